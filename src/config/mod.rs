@@ -1,0 +1,198 @@
+//! The configuration as the rest of the house reads it: checked, resolved, every default filled in.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use http::Method;
+use ipnet::IpNet;
+
+use crate::core::{
+    path::Template,
+    policy::{Policy, RouteName},
+};
+
+/// Everything that one process is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `[server]`
+    pub server: Server,
+    /// `[admin]`
+    pub admin: Admin,
+    /// `[upstream]` first, then `[upstreams.NAME]` by name; a route holds an index into this list.
+    pub upstreams: Vec<Upstream>,
+    /// `[store]`
+    pub store: Store,
+    /// `[telemetry]`
+    pub telemetry: Telemetry,
+    /// `[[route]]`, in the order of the file.
+    pub routes: Vec<Route>,
+}
+
+/// An address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// `host:port`; an IPv6 address stands in brackets.
+    Tcp(String),
+    /// `unix:/path`
+    Unix(PathBuf),
+}
+
+/// `[server]`: the side of the clients.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// Where clients connect; never empty.
+    pub listen: Vec<Listen>,
+    /// Threads that serve; at least 1, `workers = 0` already resolved to the CPUs that may be used.
+    pub workers: usize,
+    /// After SIGTERM: not ready, but still accepting for so long.
+    pub drain_delay: Duration,
+    /// Then what runs may finish for so long.
+    pub drain_timeout: Duration,
+    /// How long a request head may take.
+    pub head_timeout: Duration,
+    /// How long the next piece of a request body may take.
+    pub body_timeout: Duration,
+    /// The largest request head, in bytes.
+    pub max_head_bytes: usize,
+    /// The longest target, in bytes.
+    pub max_target_bytes: usize,
+    /// Client connections at a time.
+    pub max_connections: usize,
+    /// Upstream calls of keyed requests at a time.
+    pub max_executions: usize,
+    /// Bytes of keyed requests' bodies held at a time.
+    pub max_buffered_bytes: usize,
+    /// Peers whose `Forwarded` and `X-Forwarded-*` are believed.
+    pub trusted_proxies: Vec<IpNet>,
+}
+
+/// `[admin]`: the side of the operators.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Where metrics and health are served; may be empty.
+    pub listen: Vec<Listen>,
+}
+
+/// `[upstream]` or one `[upstreams.NAME]`: a service behind the proxy.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Its name; `""` for `[upstream]`.
+    pub name: String,
+    /// Where it listens.
+    pub target: Target,
+    /// Host and port as the URL has them: the Host header where `host = "upstream"`.
+    pub authority: http::uri::Authority,
+    /// How long a connection may take to be made.
+    pub connect_timeout: Duration,
+    /// How long until the answer can start.
+    pub response_timeout: Duration,
+    /// How long the proxy itself goes on waiting.
+    pub capture_timeout: Duration,
+    /// Idle connections kept.
+    pub max_idle_connections: usize,
+    /// How long an idle connection is kept.
+    pub idle_timeout: Duration,
+    /// Whose Host header it gets.
+    pub host: HostHeader,
+}
+
+/// Where an upstream listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// `http://host:port`
+    Tcp {
+        /// A name or an address, without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// `unix:/path.sock`
+    Unix(PathBuf),
+}
+
+/// `upstream.host`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostHeader {
+    /// The client's.
+    Preserve,
+    /// The URL's.
+    Upstream,
+}
+
+/// `[store]`
+#[derive(Debug, Clone)]
+pub struct Store {
+    /// Which kind.
+    pub kind: StoreKind,
+    /// Part of every record's id.
+    pub namespace: String,
+    /// `[store.memory]`
+    pub memory: MemoryLimits,
+}
+
+/// `store.kind`, as far as this version has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// Keyed requests get 501.
+    None,
+    /// In this process's memory.
+    Memory,
+}
+
+/// `[store.memory]`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Bytes of complete records.
+    pub max_bytes: u64,
+    /// How many complete records; `None`: bounded by bytes alone.
+    pub max_records: Option<u64>,
+    /// How many claims, unknown records and tombstones.
+    pub max_claims: usize,
+    /// What happens when complete records fill it.
+    pub on_full: OnFull,
+}
+
+/// `store.memory.on_full`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFull {
+    /// The least recently used complete record goes.
+    Evict,
+    /// New keyed requests are refused.
+    Reject,
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone)]
+pub struct Telemetry {
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// A `tracing` filter; `RUST_LOG` wins over it.
+    pub log_level: String,
+    /// Whether each request gets a line.
+    pub access_log: bool,
+}
+
+/// `telemetry.log_format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// Text.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// One `[[route]]`.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// Its name, unique.
+    pub name: RouteName,
+    /// The methods it takes; never empty.
+    pub methods: Vec<Method>,
+    /// The path it takes.
+    pub path: Template,
+    /// Which of [`Config::upstreams`] it goes to.
+    pub upstream: usize,
+    /// What it promises.
+    pub policy: Arc<Policy>,
+}

@@ -1,0 +1,17 @@
+//! The pure core: everything that could run a write twice is decided here, and only here.
+//!
+//! Plain functions over plain data. No tokio, no hyper, no I/O, no clock but an argument, no randomness:
+//! only `http` types and bytes. Nothing of ours outside this room is imported.
+
+pub mod caller;
+pub mod canonical;
+pub mod fingerprint;
+pub mod headers;
+pub mod key;
+pub mod outcome;
+pub mod path;
+pub mod policy;
+pub mod problem;
+pub mod record;
+pub mod time;
+pub mod transition;

@@ -1,0 +1,285 @@
+//! What a store holds: records, and the names they go by.
+
+use std::{fmt, sync::Arc};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    caller::CallerId,
+    fingerprint::{Digests, Fingerprint},
+    key::Key,
+    policy::RouteName,
+    time::Timestamp,
+};
+use bytes::{Bytes, BytesMut};
+
+/// The name of a record in every store: SHA-256 over length-framed parts (contract, section 6).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordId([u8; 32]);
+
+/// What a key is unique within, beside namespace and caller: the `scope` part of a record's id.
+#[derive(Clone, Copy, Debug)]
+pub enum ScopePart<'a> {
+    /// `scope = "operation"`.
+    Operation {
+        /// The method as it came.
+        method: &'a str,
+        /// The normalised path.
+        path: &'a str,
+    },
+    /// `scope = "caller"`.
+    Caller,
+}
+
+impl RecordId {
+    /// The version of the parts below; another version never meets this one's ids.
+    const FORMAT: &'static [u8] = b"idem-proxy record 1";
+
+    /// The id of the record for these parts. Every part is framed by its length, so that none can be
+    /// shifted into its neighbour.
+    #[must_use]
+    pub fn new(namespace: &str, caller: &CallerId, scope: ScopePart<'_>, key: &Key) -> Self {
+        let mut hash = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hash.update((bytes.len() as u64).to_be_bytes());
+            hash.update(bytes);
+        };
+        part(Self::FORMAT);
+        part(namespace.as_bytes());
+        part(caller.as_bytes());
+        match scope {
+            ScopePart::Operation { method, path } => {
+                part(b"operation");
+                part(method.as_bytes());
+                part(path.as_bytes());
+            }
+            ScopePart::Caller => part(b"caller"),
+        }
+        part(key.as_bytes());
+        Self(hash.finalize().into())
+    }
+
+    /// The id of these 32 bytes, as a store has them.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// All 32 bytes, as a store has them.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The first 16 hexadecimal digits: how logs and problems name a record.
+    #[must_use]
+    pub fn short(&self) -> ShortId {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        ShortId(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+impl fmt::Debug for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.short(), f)
+    }
+}
+
+/// The first 16 hexadecimal digits of a record's id; nothing of the key can be told from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShortId(u64);
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The random 128 bits that a claim is held under: who has it may renew and settle, nobody else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ClaimToken(u128);
+
+impl ClaimToken {
+    /// The token of these random bytes.
+    #[must_use]
+    pub const fn from_random(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
+impl fmt::Debug for ClaimToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClaimToken(…)")
+    }
+}
+
+/// What one record says.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// What a retry must be equal to.
+    pub print: Print,
+    /// Where its call stands.
+    pub state: State,
+    /// When the claim was made.
+    pub started_at: Timestamp,
+    /// From this point on the record counts for nothing. A claim has none of its own: it lives by its
+    /// lease, and this is the end of the retention counted from its start.
+    pub expires_at: Timestamp,
+    /// The route it came by, for operators.
+    pub route: RouteName,
+}
+
+/// Where a record's call stands.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// The call runs, for all that is known. From `lease_until` on its outcome is unknown.
+    InFlight {
+        /// Who holds the claim.
+        token: ClaimToken,
+        /// Until when, unless it is renewed.
+        lease_until: Timestamp,
+    },
+    /// The upstream may have executed, and nobody can tell.
+    Unknown {
+        /// Since this point.
+        since: Timestamp,
+    },
+    /// The answer is here and is replayed.
+    Complete(StoredAnswer),
+    /// It was executed and its answer cannot be replayed.
+    Tombstone {
+        /// The status that the upstream answered with.
+        status: StatusCode,
+        /// Why the body is not here.
+        why: NotRetained,
+    },
+}
+
+/// Why a tombstone has no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRetained {
+    /// The body is over `max_response_body`.
+    TooLarge,
+    /// The answer's media type is one of `stream_types`.
+    Stream,
+    /// A full memory store with `on_full = "reject"` had no room for it.
+    NoRoom,
+}
+
+impl NotRetained {
+    /// How problems, logs and the admin API spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TooLarge => "too-large",
+            Self::Stream => "stream",
+            Self::NoRoom => "no-room",
+        }
+    }
+}
+
+/// A record's fingerprint: with the request at hand while the call runs, its digests alone afterwards.
+#[derive(Clone, Debug)]
+pub enum Print {
+    /// Of a call that runs here: the canonical digest is computed when first asked for.
+    Live(Arc<Fingerprint>),
+    /// Of a settled record, or one from elsewhere.
+    Settled(Digests),
+}
+
+impl Print {
+    /// Whether `request` is the one that this print was taken of. Byte-equal requests cost one comparison;
+    /// only where the exact digests differ are the canonical ones computed.
+    #[must_use]
+    pub fn is_of(&self, request: &Fingerprint) -> bool {
+        match self {
+            Self::Live(own) => own.same_as(request),
+            Self::Settled(digests) => request.matches(digests),
+        }
+    }
+
+    /// The digests alone, so that the request can be let go.
+    #[must_use]
+    pub fn digests(&self) -> Digests {
+        match self {
+            Self::Live(own) => own.digests(),
+            Self::Settled(digests) => *digests,
+        }
+    }
+}
+
+/// An answer as it is replayed: status, kept headers in order, raw body.
+#[derive(Clone)]
+pub struct StoredAnswer {
+    status: StatusCode,
+    headers: Box<[(HeaderName, HeaderValue)]>,
+    body: Bytes,
+}
+
+impl StoredAnswer {
+    /// What an entry costs a store beside head and body bytes: names, pointers, index.
+    pub const OVERHEAD: usize = 350;
+
+    /// Takes an answer over for keeping. All values and the body are copied out of the buffers that they
+    /// arrived in, so that a small answer does not pin a large read buffer.
+    #[must_use]
+    pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
+        let size = kept.values().map(HeaderValue::len).sum();
+        let mut all = BytesMut::with_capacity(size);
+        kept.values().for_each(|value| all.extend_from_slice(value.as_bytes()));
+        let mut all = all.freeze();
+        let copy = |(name, value): (&HeaderName, &HeaderValue)| {
+            let bytes = all.split_to(value.len());
+            // The bytes were a header value a moment ago; if they were not, the header is left out.
+            let mut copied = HeaderValue::from_maybe_shared(bytes).ok()?;
+            copied.set_sensitive(value.is_sensitive());
+            Some((name.clone(), copied))
+        };
+        Self {
+            status,
+            headers: kept.iter().filter_map(copy).collect(),
+            body: Bytes::copy_from_slice(body),
+        }
+    }
+
+    /// The status that the upstream answered with.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The kept headers, line by line in the order they came.
+    #[must_use]
+    pub fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.headers
+    }
+
+    /// The raw body, shared and never copied.
+    #[must_use]
+    pub const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// What it weighs in a store, in bytes: body, header names and values, and [`Self::OVERHEAD`].
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let head: usize = self
+            .headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum();
+        Self::OVERHEAD + head + self.body.len()
+    }
+}
+
+impl fmt::Debug for StoredAnswer {
+    /// Status and sizes alone: an answer's content is not for logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredAnswer")
+            .field("status", &self.status.as_u16())
+            .field("headers", &self.headers.len())
+            .field("body", &self.body.len())
+            .finish()
+    }
+}

@@ -1,0 +1,5 @@
+//! idem-proxy: an idempotency sidecar in front of any HTTP API.
+
+pub mod config;
+pub mod core;
+pub mod store;

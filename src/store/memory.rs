@@ -1,0 +1,5 @@
+//! To be written.
+
+/// The memory store.
+#[derive(Debug)]
+pub struct MemoryStore;
