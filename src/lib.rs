@@ -3,3 +3,4 @@
 pub mod config;
 pub mod core;
 pub mod store;
+pub mod telemetry;
