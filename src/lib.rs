@@ -1,5 +1,6 @@
 //! idem-proxy: an idempotency sidecar in front of any HTTP API.
 
+pub mod cli;
 pub mod config;
 pub mod core;
 pub mod store;
