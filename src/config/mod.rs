@@ -8,6 +8,7 @@ mod address;
 mod compile;
 mod dialect;
 mod environment;
+mod kinds;
 mod policy;
 mod printed;
 mod problem;
@@ -19,6 +20,7 @@ mod source;
 mod store;
 mod units;
 mod upstream;
+mod words;
 
 use std::{
     fmt,

@@ -211,24 +211,31 @@ fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<(&'a str, Nearness)> 
     Some((name, if near { Nearness::Near } else { Nearness::Far }))
 }
 
-/// Levenshtein distance: insertions, deletions and replacements, each 1.
+/// Edit distance: insertions, deletions, replacements and swaps of neighbours, each 1.
 fn distance(a: &[char], b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
+    let mut above: Vec<usize> = (0..=b.len()).collect(); // the row for one character less of `a`
+    let mut before: Vec<usize> = Vec::new(); // the row above that
+    let mut earlier = None; // the character of `a` before this one
     for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (y, above) in b.iter().zip(row.iter().skip(1)) {
-            left = (diagonal + usize::from(x != y))
-                .min(left + 1)
-                .min(above + 1);
-            diagonal = *above;
-            next.push(left);
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let cell = |row: &[usize], at: usize| row.get(at).copied().unwrap_or(usize::MAX - 1);
+            let replaced = cell(&above, j) + usize::from(x != y);
+            let mut least = replaced.min(cell(&above, j + 1) + 1).min(cell(&row, j) + 1);
+            let left = j.checked_sub(1).and_then(|at| Some((at, b.get(at)?)));
+            if let Some((at, left)) = left
+                && left == x
+                && earlier == Some(y)
+            {
+                least = least.min(cell(&before, at) + 1);
+            }
+            row.push(least);
         }
-        row = next;
+        before = std::mem::replace(&mut above, row);
+        earlier = Some(x);
     }
-    row.last().copied().unwrap_or_default()
+    above.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -236,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_count_single_edits() {
+    fn distances_count_edits() {
         for (a, b, wanted) in [
             ("", "", 0),
             ("", "abc", 3),
@@ -245,6 +252,9 @@ mod tests {
             ("kitten", "sitting", 3),
             ("strype", "stripe-v1", 4),
             ("abc", "abc", 0),
+            ("ulr", "url", 1),
+            ("lsiten", "listen", 1),
+            ("ab", "ba", 1),
         ] {
             let a: Vec<char> = a.chars().collect();
             assert_eq!(distance(&a, b), wanted, "{a:?} {b}");

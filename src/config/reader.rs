@@ -4,15 +4,15 @@
 //! every effective value for `--print-config`. A wrong value is reported and read as `None`, so that reading goes on
 //! and every problem is found; where nothing is reported, nothing is `None`.
 
-use std::{cell::RefCell, ops::RangeInclusive, time::Duration};
+use std::cell::RefCell;
 
 use super::{
     dialect::{self, Dialect},
+    kinds::Kind,
     printed::Printed,
     problem::{Problem, Refusal},
     secret,
     source::{self, Node, Origin, Table, Value},
-    units,
 };
 
 /// What reading found: problems, warnings and the effective values.
@@ -66,18 +66,6 @@ pub(super) enum Show {
     All,
     /// Those that are given: the section is not in effect.
     Given,
-}
-
-/// What a value must be before it is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Text,
-    Whole,
-    Ratio,
-    Flag,
-    List,
-    TextOrList,
-    Table,
 }
 
 /// A section that is being read.
@@ -204,7 +192,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of `key` in the first layer that has one, and its path.
-    fn find(&self, key: &str) -> Option<(Node, String)> {
+    pub(super) fn find(&self, key: &str) -> Option<(Node, String)> {
         for layer in &self.layers {
             if let Some(node) = layer.table.get(key) {
                 return Some((node.clone(), join(&layer.path, key)));
@@ -217,7 +205,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of `key`, of the right kind, recorded; `None`: it is refused, or there is none.
-    fn take(
+    pub(super) fn take(
         &mut self,
         key: &'static str,
         kind: Kind,
@@ -236,7 +224,7 @@ impl<'a> Section<'a> {
         };
         node.value = kind.settle(node.value, &node.origin);
         if let Some(place) = self.place.filter(|_| shown) {
-            let value = secret::shown(key, &node.value);
+            let value = secret::shown(key, &path, &node.value);
             self.report.printed.borrow_mut().add(place, key, value);
         }
         if kind.fits(&node.value) {
@@ -247,223 +235,15 @@ impl<'a> Section<'a> {
         None
     }
 
-    fn refuse(&self, key: &str, node: &Node, path: &str, refusal: Refusal) {
-        let shown = secret::shown(key, &node.value);
+    /// Reports a value.
+    pub(super) fn refuse(&self, key: &str, node: &Node, path: &str, refusal: Refusal) {
+        let shown = secret::shown(key, path, &node.value);
         self.report.refuse(Problem::new(
             node.origin.clone(),
             path,
             Some(shown),
             refusal,
         ));
-    }
-
-    fn read<T>(
-        &mut self,
-        key: &'static str,
-        kind: Kind,
-        default: Option<Value>,
-        convert: impl FnOnce(&Value) -> Option<Result<T, Refusal>>,
-    ) -> Option<T> {
-        let (node, path) = self.take(key, kind, default)?;
-        match convert(&node.value)? {
-            Ok(value) => Some(value),
-            Err(refusal) => {
-                self.refuse(key, &node, &path, refusal);
-                None
-            }
-        }
-    }
-
-    /// A string, parsed.
-    pub(super) fn text<T>(
-        &mut self,
-        key: &'static str,
-        default: &str,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
-    ) -> Option<T> {
-        self.read(key, Kind::Text, Some(Value::text(default)), |value| {
-            value.as_text().map(parse)
-        })
-    }
-
-    /// A string that must be there, parsed; `what` says what it is for.
-    pub(super) fn required<T>(
-        &mut self,
-        key: &'static str,
-        what: &str,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
-    ) -> Option<T> {
-        if self.find(key).is_none() {
-            self.object(key, format!("it is missing: {what}"));
-        }
-        self.read(key, Kind::Text, None, |value| value.as_text().map(parse))
-    }
-
-    /// A string that may be absent, parsed.
-    pub(super) fn optional<T>(
-        &mut self,
-        key: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
-    ) -> Option<Option<T>> {
-        if self.find(key).is_none() {
-            self.known.push(key);
-            return Some(None);
-        }
-        self.read(key, Kind::Text, None, |value| value.as_text().map(parse))
-            .map(Some)
-    }
-
-    /// A duration from `least` to ten years.
-    pub(super) fn duration(
-        &mut self,
-        key: &'static str,
-        default: &str,
-        least: Duration,
-    ) -> Option<Duration> {
-        self.text(key, default, |text| duration(text, least))
-    }
-
-    /// A size in bytes, at least 1 B.
-    pub(super) fn size<T: TryFrom<u64>>(&mut self, key: &'static str, default: &str) -> Option<T> {
-        self.text(key, default, |text| {
-            let bytes = units::size(text).and_then(|bytes| match bytes {
-                0 => Err("it is nothing"),
-                bytes => T::try_from(bytes).map_err(|_| "it is too large"),
-            });
-            bytes.map_err(|why| {
-                Refusal::wrong(why)
-                    .allowed("a size such as \"512B\", \"64KiB\", \"1MiB\", \"4GiB\"")
-            })
-        })
-    }
-
-    /// A whole number within `range`.
-    pub(super) fn count<T: TryFrom<i64>>(
-        &mut self,
-        key: &'static str,
-        default: i64,
-        range: RangeInclusive<i64>,
-    ) -> Option<T> {
-        self.read(key, Kind::Whole, Some(Value::Whole(default)), |value| {
-            let number = value.as_whole()?;
-            let within = range
-                .contains(&number)
-                .then(|| T::try_from(number).ok())
-                .flatten();
-            let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-            Some(within.ok_or_else(|| Refusal::wrong("it makes no sense here").allowed(allowed)))
-        })
-    }
-
-    /// `true` or `false`.
-    pub(super) fn flag(&mut self, key: &'static str, default: bool) -> Option<bool> {
-        self.read(key, Kind::Flag, Some(Value::Flag(default)), |value| {
-            value.as_flag().map(Ok)
-        })
-    }
-
-    /// One of the words; `None` beside a word: this version does not have it.
-    pub(super) fn choice<T: Copy>(
-        &mut self,
-        key: &'static str,
-        default: &str,
-        words: &[(&'static str, Option<T>)],
-    ) -> Option<T> {
-        self.text(key, default, |text| choose(text, words))
-    }
-
-    /// A list of strings, each parsed.
-    pub(super) fn list<T>(
-        &mut self,
-        key: &'static str,
-        default: &[&str],
-        parse: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Option<Vec<T>> {
-        let taken = self.take(key, Kind::List, Some(Value::texts(default)))?;
-        self.items(key, taken, parse)
-    }
-
-    /// A list of strings that must be there, each parsed; `what` says what it is for.
-    pub(super) fn required_list<T>(
-        &mut self,
-        key: &'static str,
-        what: &str,
-        parse: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Option<Vec<T>> {
-        if self.find(key).is_none() {
-            self.object(key, format!("it is missing: {what}"));
-        }
-        let taken = self.take(key, Kind::List, None)?;
-        self.items(key, taken, parse)
-    }
-
-    /// A string or a list of strings, each parsed.
-    pub(super) fn one_or_more<T>(
-        &mut self,
-        key: &'static str,
-        default: &str,
-        parse: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Option<Vec<T>> {
-        let taken = self.take(key, Kind::TextOrList, Some(Value::text(default)))?;
-        self.items(key, taken, parse)
-    }
-
-    /// A word or a list of strings: `word` reads the one, `parse` each of the other.
-    pub(super) fn word_or_list<W, T>(
-        &mut self,
-        key: &'static str,
-        default: &str,
-        word: impl FnOnce(&str) -> Result<W, Refusal>,
-        parse: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Option<Result<W, Vec<T>>> {
-        let (node, path) = self.take(key, Kind::TextOrList, Some(Value::text(default)))?;
-        let Some(text) = node.value.as_text() else {
-            return self.items(key, (node, path), parse).map(Err);
-        };
-        match word(text) {
-            Ok(word) => Some(Ok(word)),
-            Err(refusal) => {
-                self.refuse(key, &node, &path, refusal);
-                None
-            }
-        }
-    }
-
-    fn items<T>(
-        &self,
-        key: &str,
-        (node, path): (Node, String),
-        parse: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Option<Vec<T>> {
-        let Value::List(items) = &node.value else {
-            return self.item(key, &node, &path, &parse).map(|item| vec![item]);
-        };
-        // Every item is read before the first that is refused ends it.
-        let parsed: Vec<Option<T>> = (0..)
-            .zip(items)
-            .map(|(at, item): (usize, _)| self.item(key, item, &format!("{path}[{at}]"), &parse))
-            .collect();
-        parsed.into_iter().collect()
-    }
-
-    fn item<T>(
-        &self,
-        key: &str,
-        node: &Node,
-        path: &str,
-        parse: impl Fn(&str) -> Result<T, Refusal>,
-    ) -> Option<T> {
-        let parsed = node
-            .value
-            .as_text()
-            .map_or_else(|| Err(Refusal::wrong("it is not a string")), parse);
-        match parsed {
-            Ok(item) => Some(item),
-            Err(refusal) => {
-                self.refuse(key, node, path, refusal);
-                None
-            }
-        }
     }
 
     /// A list of tables, each as a section of its own.
@@ -502,9 +282,7 @@ impl<'a> Section<'a> {
             Some(Value::Ratio(_)) => Kind::Ratio,
             _ => Kind::Text,
         };
-        if self.find(key).is_none() {
-            self.known.push(key);
-        } else if let Some((node, path)) = self.take(key, kind, None)
+        if let Some((node, path)) = self.take(key, kind, None)
             && off.as_ref() != Some(&node.value)
         {
             let allowed = off.map_or_else(|| "to leave it out".into(), |off| off.to_string());
@@ -514,11 +292,7 @@ impl<'a> Section<'a> {
 
     /// A key whose value is known by name only.
     pub(super) fn skip(&mut self, key: &'static str) {
-        if self.find(key).is_some() {
-            self.take(key, Kind::Text, None);
-        } else {
-            self.known.push(key);
-        }
+        self.take(key, Kind::Text, None);
     }
 
     /// A table of strings that this version does not have.
@@ -535,7 +309,9 @@ impl<'a> Section<'a> {
             }
         }
         let mut table = self.child(key, Show::Given);
-        keys.iter().for_each(|key| table.skip(key));
+        for key in keys {
+            table.skip(key);
+        }
         table.finish();
     }
 
@@ -608,107 +384,10 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Reads a duration from `least` to ten years.
-pub(super) fn duration(text: &str, least: Duration) -> Result<Duration, Refusal> {
-    let read = units::duration(text).and_then(|span| match span {
-        span if span < least => Err("it is too short"),
-        span if span > units::LONGEST => Err("it is too long"),
-        span => Ok(span),
-    });
-    let (least, most) = (units::spelled(least), units::spelled(units::LONGEST));
-    let allowed = format!(
-        "a duration such as \"250ms\", \"30s\", \"2m\", \"24h\", \"7d\", from {least} to {most}"
-    );
-    read.map_err(|why| Refusal::wrong(why).allowed(allowed))
-}
-
-/// Finds a word; `None` beside it: this version does not have it.
-pub(super) fn choose<T: Copy>(
-    text: &str,
-    words: &[(&'static str, Option<T>)],
-) -> Result<T, Refusal> {
-    let available = words.iter().filter(|(_, value)| value.is_some());
-    let allowed: Vec<&str> = available.map(|(word, _)| *word).collect();
-    let allowed = allowed.join(", ");
-    match words.iter().find(|(word, _)| *word == text) {
-        Some((_, Some(value))) => Ok(*value),
-        Some((_, None)) => Err(Refusal::unavailable().allowed(allowed)),
-        None => {
-            let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            Err(Refusal::wrong("this is no known value")
-                .allowed(allowed)
-                .near(text, &all))
-        }
-    }
-}
-
 fn join(path: &str, key: &str) -> String {
     if path.is_empty() {
         key.to_owned()
     } else {
         format!("{path}.{key}")
-    }
-}
-
-impl Kind {
-    /// Text of the environment as a value of this kind, if it is one; every other value as it is.
-    fn settle(self, value: Value, origin: &Origin) -> Value {
-        let Value::Raw(text) = value else {
-            return value;
-        };
-        if self == Self::Text {
-            return Value::Text(text);
-        }
-        match source::value(&text, origin) {
-            Some(parsed) if self.fits(&parsed) && !matches!(parsed, Value::Text(_)) => parsed,
-            _ => Value::Text(text),
-        }
-    }
-
-    fn fits(self, value: &Value) -> bool {
-        match self {
-            Self::Text => matches!(value, Value::Text(_)),
-            Self::Whole => matches!(value, Value::Whole(_)),
-            Self::Ratio => matches!(value, Value::Ratio(_)),
-            Self::Flag => matches!(value, Value::Flag(_)),
-            Self::List => matches!(value, Value::List(_)),
-            Self::TextOrList => matches!(value, Value::Text(_) | Value::List(_)),
-            Self::Table => matches!(value, Value::Table(_)),
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Text => "a string",
-            Self::Whole => "a whole number",
-            Self::Ratio => "a number such as 1.0",
-            Self::Flag => "true or false",
-            Self::List => "a list",
-            Self::TextOrList => "a string or a list of strings",
-            Self::Table => "a table",
-        }
-    }
-}
-
-impl Value {
-    fn as_text(&self) -> Option<&str> {
-        match self {
-            Self::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    fn as_whole(&self) -> Option<i64> {
-        match self {
-            Self::Whole(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    fn as_flag(&self) -> Option<bool> {
-        match self {
-            Self::Flag(flag) => Some(*flag),
-            _ => None,
-        }
     }
 }

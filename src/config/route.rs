@@ -81,7 +81,7 @@ fn route<'a>(
             })
         },
     );
-    let upstream = s.optional("upstream", |text| upstream(text, &ground.upstreams));
+    let upstream = s.text_or("upstream", 0, |text| upstream(text, &ground.upstreams));
     if methods.as_ref().is_some_and(Vec::is_empty) {
         s.object("methods", "it is empty: the route would take nothing");
     }
@@ -95,7 +95,7 @@ fn route<'a>(
         name: name?,
         methods: methods?,
         path: path?,
-        upstream: upstream?.unwrap_or_default(),
+        upstream: upstream?,
         policy: Arc::new(policy?),
     })
 }

@@ -5,24 +5,30 @@ use super::source::{Node, Value};
 /// Keys whose values are URLs that may carry credentials.
 const URLS: [&str; 3] = ["url", "jwks_url", "otlp_endpoint"];
 
-/// The value of `key` without its secrets.
-pub(super) fn shown(key: &str, value: &Value) -> Value {
+/// The value of `key`, which stands at `path`, without its secrets.
+pub(super) fn shown(key: &str, path: &str, value: &Value) -> Value {
     if !URLS.contains(&key) {
         return value.clone();
     }
     match value {
+        // What should be the URL of a store and is none may be its password alone.
+        Value::Raw(text) | Value::Text(text)
+            if path.starts_with("store.") && !text.contains("://") =>
+        {
+            Value::text("***")
+        }
         Value::Raw(text) | Value::Text(text) => Value::Text(url(text)),
         Value::List(items) => Value::List(
             items
                 .iter()
                 .map(|item| Node {
-                    value: shown(key, &item.value),
+                    value: shown(key, path, &item.value),
                     origin: item.origin.clone(),
                 })
                 .collect(),
         ),
-        Value::Table(_) | Value::Odd(_) => Value::text("***"),
-        Value::Whole(_) | Value::Ratio(_) | Value::Flag(_) => value.clone(),
+        Value::Table(_) | Value::Odd(_) | Value::Whole(_) | Value::Ratio(_) => Value::text("***"),
+        Value::Flag(_) => value.clone(),
     }
 }
 
@@ -67,7 +73,7 @@ mod tests {
             ("ftp://x", "ftp://x"),
         ] {
             assert_eq!(
-                shown("url", &Value::text(text)),
+                shown("url", "upstream.url", &Value::text(text)),
                 Value::text(wanted),
                 "{text}"
             );
@@ -75,8 +81,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_url_may_be_the_password() {
+        let hidden = Value::text("***");
+        for value in [Value::text("hunter2"), Value::Whole(123_456)] {
+            assert_eq!(shown("url", "store.redis.url", &value), hidden);
+        }
+        let wrong = Value::text("localhost:3000");
+        assert_eq!(shown("url", "upstream.url", &wrong), wrong);
+    }
+
+    #[test]
     fn other_keys_are_shown_as_they_are() {
         let text = Value::text("urn:a:b@c?d");
-        assert_eq!(shown("problem_base", &text), text);
+        assert_eq!(shown("problem_base", "policy.problem_base", &text), text);
     }
 }

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Admin, Listen, LogFormat, Server, Telemetry, address,
-    problem::Refusal,
-    reader::{Section, choose},
-    source::Value,
+    Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, problem::Refusal,
+    reader::Section, source::Value,
 };
 
 /// The shortest span that counts as one.
@@ -37,6 +35,11 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
     if listen.as_ref().is_some_and(Vec::is_empty) {
         s.object("listen", "it is empty: the proxy would serve nobody");
     }
+    for (at, address) in listen.iter().flatten().enumerate() {
+        if repeats(listen.as_deref().unwrap_or_default(), at) {
+            s.object("listen", format!("{address} stands twice"));
+        }
+    }
     section.finish();
     Some(Server {
         listen: listen?,
@@ -62,25 +65,30 @@ fn threads(workers: usize) -> usize {
     }
 }
 
+/// Whether the address at this place stands before it already.
+fn repeats(addresses: &[Listen], at: usize) -> bool {
+    let (before, rest) = addresses.split_at_checked(at).unwrap_or_default();
+    let address = rest.first().filter(|address| is_fixed(address));
+    address.is_some_and(|address| before.contains(address))
+}
+
+/// Whether the address is the same each time: port 0 is another port.
+fn is_fixed(address: &Listen) -> bool {
+    !matches!(address, Listen::Tcp(text) if text.ends_with(":0"))
+}
+
 /// Reads `[admin]`; its addresses must not be the clients'.
 pub(super) fn admin(mut section: Section<'_>, server: Option<&Server>) -> Option<Admin> {
     let s = &mut section;
     let listen = s.one_or_more("listen", "127.0.0.1:9090", address::listen);
     s.unavailable("token_file", None);
-    let mut taken: Vec<&Listen> = Vec::new();
-    let clients = server
-        .map(|server| server.listen.as_slice())
-        .unwrap_or_default();
-    for address in clients.iter().chain(listen.iter().flatten()) {
-        // Port 0 is another port each time.
-        let free = matches!(address, Listen::Tcp(text) if text.ends_with(":0"));
-        if !free && taken.contains(&address) {
-            s.object(
-                "listen",
-                format!("{address} stands twice in server.listen and admin.listen"),
-            );
+    let clients = server.map_or(&[][..], |server| &server.listen);
+    for (at, address) in listen.iter().flatten().enumerate() {
+        if repeats(listen.as_deref().unwrap_or_default(), at) {
+            s.object("listen", format!("{address} stands twice"));
+        } else if is_fixed(address) && clients.contains(address) {
+            s.object("listen", format!("{address} stands in server.listen too"));
         }
-        taken.push(address);
     }
     section.finish();
     Some(Admin { listen: listen? })

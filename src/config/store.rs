@@ -21,7 +21,7 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
     let mut named = String::new();
     let kind = s.text("kind", "memory", |text| {
         text.clone_into(&mut named);
-        super::reader::choose(text, &kinds)
+        super::kinds::choose(text, &kinds)
     });
     let namespace = s.text("namespace", "default", namespace);
     s.unavailable("encryption_key_file", None);
@@ -98,7 +98,9 @@ fn redis(mut section: Section<'_>) {
 
 fn postgres(mut section: Section<'_>) {
     let s = &mut section;
-    s.optional("url", |url| scheme(url, &["postgres://", "postgresql://"]));
+    s.text_or("url", (), |url| {
+        scheme(url, &["postgres://", "postgresql://"])
+    });
     section.finish();
 }
 

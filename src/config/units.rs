@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Ten years: what is longer is a slip.
-pub(super) const LONGEST: Duration = Duration::from_secs(3650 * 86_400);
+pub(super) const LONGEST: Duration = Duration::from_hours(3650 * 24);
 
 /// Units of time, each in milliseconds.
 const TIME: [(&str, u64); 5] = [
