@@ -31,7 +31,8 @@ pub(super) fn routes(sections: Vec<Section<'_>>, ground: &Ground) -> Option<Vec<
     let mut shapes: BTreeMap<(String, Vec<Segment>), RouteName> = BTreeMap::new();
     let mut routes = Vec::new();
     for section in sections {
-        let path = match section.own_text("name") {
+        let printable = |name: &&str| !name.contains(char::is_control);
+        let path = match section.own_text("name").filter(printable) {
             Some(name) => format!("route[{name}]"),
             None => section.path().to_owned(),
         };
