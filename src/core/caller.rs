@@ -146,9 +146,9 @@ fn header_values(
     for line in lines() {
         hash.update((line.len() as u64).to_be_bytes());
         let (lower, rest) = line.split_at_checked(folded(line)).unwrap_or((&[], line));
-        lower
-            .iter()
-            .for_each(|byte| hash.update([byte.to_ascii_lowercase()]));
+        for byte in lower {
+            hash.update([byte.to_ascii_lowercase()]);
+        }
         hash.update(rest);
     }
     Values::Present

@@ -126,15 +126,20 @@ pub(super) const fn hex(digit: u8) -> Option<u8> {
 /// A length in seven-bit groups, the last one without the high bit: one byte for almost every field.
 fn push_length(length: usize, out: &mut Vec<u8>) {
     let mut rest = length;
-    while rest >= 0x80 {
-        out.push(0x80 | (rest & 0x7f) as u8); // seven bits
+    loop {
+        let [group, ..] = rest.to_le_bytes();
         rest >>= 7;
+        if rest == 0 {
+            return out.push(group);
+        }
+        out.push(group | 0x80);
     }
-    out.push(rest as u8); // under 0x80
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -222,7 +227,7 @@ mod tests {
         #[test]
         fn a_form_is_its_names_with_their_values(first in "([ab]|%6[12]|=|&|\\+){0,12}", second in "([ab]|%6[12]|=|&|\\+){0,12}") {
             let model = |text: &str| {
-                let mut names: std::collections::BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>> = Default::default();
+                let mut names: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>> = BTreeMap::default();
                 for pair in text.split('&').filter(|_| !text.is_empty()) {
                     let decode = |part: &str| units(part.as_bytes()).map(Unit::lenient).collect::<Vec<u8>>();
                     let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));

@@ -110,7 +110,7 @@ mod tests {
     fn body(boundary: &str, parts: &[&str]) -> Vec<u8> {
         let mut text = String::new();
         for part in parts {
-            text += &format!("--{boundary}\r\n{part}\r\n");
+            text.extend(["--", boundary, "\r\n", part, "\r\n"]);
         }
         (text + &format!("--{boundary}--\r\n")).into_bytes()
     }

@@ -139,16 +139,13 @@ pub(super) fn write_decimal(value: u128, width: usize, out: &mut Vec<u8>) {
     let mut rest = value;
     while rest > 0 || out.len() - start < width {
         // Division of 128 bits is slow, and almost no number needs it.
-        let digit = match u64::try_from(rest) {
-            Ok(small) => {
-                rest = u128::from(small / 10);
-                (small % 10) as u8 // a digit
-            }
-            Err(_) => {
-                let digit = (rest % 10) as u8; // a digit
-                rest /= 10;
-                digit
-            }
+        let digit = if let Ok(small) = u64::try_from(rest) {
+            rest = u128::from(small / 10);
+            (small % 10) as u8 // a digit
+        } else {
+            let digit = (rest % 10) as u8; // a digit
+            rest /= 10;
+            digit
         };
         out.push(b'0' + digit);
     }
@@ -323,15 +320,15 @@ mod tests {
     proptest! {
         /// Against the integers, at every scale: moving the point and the exponent together changes nothing.
         #[test]
-        fn a_number_is_its_value(value in -100_000i64..100_000, other in -100_000i64..100_000, point in 0usize..8, exponent in -9i64..9) {
+        fn a_number_is_its_value(value in -100_000i64..100_000, other in -100_000i64..100_000, point in 0u8..8, exponent in -9i64..9) {
             let moved = |value: i64| {
                 let digits = format!("{:08}", value.unsigned_abs());
-                let (integer, fraction) = digits.split_at(digits.len() - point);
+                let (integer, fraction) = digits.split_at(digits.len() - usize::from(point));
                 let sign = if value < 0 { "-" } else { "" };
                 let integer = integer.trim_start_matches('0');
                 let integer = if integer.is_empty() { "0" } else { integer };
                 let fraction = if point == 0 { String::new() } else { format!(".{fraction}") };
-                format!("{sign}{integer}{fraction}e{}", exponent + point as i64)
+                format!("{sign}{integer}{fraction}e{}", exponent + i64::from(point))
             };
             let plain = |value: i64| written(&format!("{value}e{exponent}"));
             prop_assert_eq!(written(&moved(value)), plain(value));
