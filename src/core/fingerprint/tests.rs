@@ -228,7 +228,7 @@ fn credentials_and_framing_never_count() {
             header::AUTHORIZATION,
             header::CONTENT_LENGTH,
             header::TRANSFER_ENCODING,
-        ]
+        ];
     });
     let plain = json("{}");
     for other in [
