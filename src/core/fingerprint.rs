@@ -1,5 +1,13 @@
 //! Fingerprints: what must be the same in a retry (contract, section 6). Exact bytes first.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use sha2::{Digest as _, Sha256};
+
+use super::policy::FingerprintRule;
+
 /// A SHA-256.
 pub type Digest = [u8; 32];
 
@@ -19,6 +27,19 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// The fingerprint of a request that is here as a whole.
+    #[must_use]
+    pub fn new(
+        _rule: &Arc<FingerprintRule>,
+        _method: &Method,
+        _path: &str,
+        _query: Option<&str>,
+        _headers: &HeaderMap,
+        body: Bytes,
+    ) -> Self {
+        Self { exact: Sha256::digest(body).into() }
+    }
+
     /// Whether `other` is the same request.
     #[must_use]
     pub fn same_as(&self, other: &Fingerprint) -> bool {

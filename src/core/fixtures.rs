@@ -20,9 +20,9 @@ use super::{
 /// The default terms: 24 h from completion, a lease of 60 s, unknown outcomes held for good.
 pub(crate) fn terms() -> Terms {
     Terms {
-        retention: Duration::from_secs(86_400),
+        retention: Duration::from_hours(24),
         retention_from: RetentionFrom::Completion,
-        lease: Duration::from_secs(60),
+        lease: Duration::from_mins(1),
         unknown: UnknownOutcome::HoldForever,
     }
 }
