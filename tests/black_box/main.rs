@@ -29,6 +29,8 @@ mod outcomes;
 #[cfg(test)]
 mod passthrough;
 #[cfg(test)]
+mod readme;
+#[cfg(test)]
 mod real_clients;
 #[cfg(test)]
 mod replays;
