@@ -17,7 +17,11 @@ fn every_test_that_the_readme_names_is_there() {
             None => root.join(format!("tests/black_box/{place}.rs")),
         };
         let text = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(text.contains(&format!("fn {test}(")), "no {test} in {}", file.display());
+        assert!(
+            text.contains(&format!("fn {test}(")),
+            "no {test} in {}",
+            file.display()
+        );
         named += 1;
     }
     assert!(named > 60, "the table is gone: {named} tests named");
