@@ -1,6 +1,33 @@
 //! The configuration as the rest of the house reads it: checked, resolved, every default filled in.
+//!
+//! [`load`] reads a file and lays the environment over it: environment, file, defaults, in this order. All problems
+//! are found at once. `source` and `environment` make one tree of values that know where they stand; `reader` walks it,
+//! and the calls of `server`, `upstream`, `store`, `policy` and `route` are the schema: no key is listed elsewhere.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+mod address;
+mod compile;
+mod dialect;
+mod environment;
+mod kinds;
+mod policy;
+mod printed;
+mod problem;
+mod reader;
+mod route;
+mod secret;
+mod server;
+mod source;
+mod store;
+mod units;
+mod upstream;
+mod words;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::Method;
 use ipnet::IpNet;
@@ -9,6 +36,39 @@ use crate::core::{
     path::Template,
     policy::{Policy, RouteName},
 };
+
+pub use self::{
+    compile::{Reading, parse, read},
+    environment::environment,
+    printed::Printed,
+    problem::Problems,
+};
+
+/// Reads the file at `path`, lays the variables over it and compiles the configuration.
+///
+/// `variables` are those of [`environment`] for a process, others for a test.
+///
+/// # Errors
+/// Every problem that there is, what this version does not have included.
+pub fn load(
+    path: &Path,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Loaded, Problems> {
+    read(path, variables).loaded()
+}
+
+/// A configuration that can be served.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What an operator should know at every start, one sentence each.
+    pub warnings: Vec<String>,
+    /// What an operator should know who checks a configuration, one sentence each.
+    pub advice: Vec<String>,
+    /// The effective values, without secrets.
+    pub printed: Printed,
+}
 
 /// Everything that one process is told.
 #[derive(Debug, Clone)]
@@ -25,6 +85,8 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// `[[route]]`, in the order of the file.
     pub routes: Vec<Route>,
+    /// `[policy]` and `[identity]` by themselves: how a request that matches no route is answered.
+    pub defaults: Arc<Policy>,
 }
 
 /// An address to listen on.
@@ -34,6 +96,16 @@ pub enum Listen {
     Tcp(String),
     /// `unix:/path`
     Unix(PathBuf),
+}
+
+/// The address as it is configured.
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// `[server]`: the side of the clients.

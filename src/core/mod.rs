@@ -6,6 +6,8 @@
 pub mod caller;
 pub mod canonical;
 pub mod fingerprint;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub mod headers;
 pub mod key;
 pub mod outcome;

@@ -1,13 +1,19 @@
 //! Stores hold records. They translate the core's transitions, they do not decide.
 //!
-//! Every operation is atomic for its record. `begin` is the only one that can give the right to execute.
+//! Every operation is atomic for its record. [`Stores::begin`] is the only one that can give the right to execute,
+//! and it gives it as a value: a [`Claim`].
 
 pub mod clock;
 pub mod memory;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod suite;
 
 use std::sync::Arc;
 
 use crate::core::{
+    policy::Terms,
     record::{ClaimToken, Record, RecordId},
     transition::{Ask, Found, Settlement},
 };
@@ -21,6 +27,153 @@ pub enum Stores {
     Memory(memory::MemoryStore),
 }
 
+#[expect(
+    clippy::unused_async,
+    reason = "the memory store answers at once; a store elsewhere will not"
+)]
+impl Stores {
+    /// What a request finds; `None`: it could claim. This is all that a replay takes.
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    /// The store cannot answer.
+    pub async fn look(&self, id: &RecordId, ask: &Ask<'_>) -> Result<Option<Found>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.look(id, ask)),
+        }
+    }
+
+    /// Claims the record for a request, if nothing stands in its way.
+    ///
+    /// The token is drawn here, so that a store elsewhere can repeat a `begin` whose answer was lost: the record
+    /// that has this token already is claimed, and not its own rival.
+    ///
+    /// Dropping the future may leave a claim without a holder, whose outcome is unknown once its lease has run out.
+    ///
+    /// # Errors
+    /// The store cannot answer, or has no room for another claim. Nothing was claimed.
+    pub async fn begin(&self, id: &RecordId, ask: &Ask<'_>) -> Result<Begin, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => store.begin(id, ask, draw_token()?),
+        }
+    }
+
+    /// Draws out a claim's lease to a full one. Its holder does so every third of a lease while the call runs.
+    ///
+    /// Dropping the future leaves the claim as it was or renewed.
+    ///
+    /// # Errors
+    /// The store cannot answer. The claim is still its holder's, for what is left of its lease.
+    pub async fn renew(&self, claim: &Claim, terms: &Terms) -> Result<Held, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.renew(claim, terms)),
+        }
+    }
+
+    /// Says what came of a claim, and fixes how long the record lives.
+    ///
+    /// Dropping the future drops the claim: it is settled as said, or its outcome is unknown once its lease has run
+    /// out. It is never released by that. Settle in a task of the proxy's own.
+    ///
+    /// # Errors
+    /// The store cannot answer. Claim and settlement come back, to be tried again.
+    pub async fn settle(
+        &self,
+        claim: Claim,
+        settlement: Settlement,
+        terms: &Terms,
+    ) -> Result<Settled, Unsettled> {
+        match self {
+            Self::None => Err(Unsettled {
+                claim,
+                settlement,
+                why: StoreError::None,
+            }),
+            Self::Memory(store) => Ok(store.settle(claim, settlement, terms)),
+        }
+    }
+
+    /// Frees what has expired. Called every second, on a thread that may block for some milliseconds.
+    pub fn sweep(&self) {
+        match self {
+            Self::None => {}
+            Self::Memory(store) => store.sweep(),
+        }
+    }
+
+    /// What it holds, for the gauges.
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        match self {
+            Self::None => Levels::default(),
+            Self::Memory(store) => store.levels(),
+        }
+    }
+
+    /// How many records it has evicted for this cause since its start.
+    #[must_use]
+    pub fn evictions(&self, cause: Eviction) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Memory(store) => store.evictions(cause),
+        }
+    }
+
+    /// Its kind, as the configuration and the metrics spell it.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Memory(_) => "memory",
+        }
+    }
+}
+
+/// 128 random bits.
+fn draw_token() -> Result<ClaimToken, StoreError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|_| StoreError::Unavailable)?;
+    Ok(ClaimToken::from_random(bytes))
+}
+
+/// What a store holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Records of every kind, claims among them.
+    pub records: u64,
+    /// What complete records weigh, and with `on_full = "reject"` what is set aside for claims, in bytes.
+    pub bytes: u64,
+    /// Claims, unknown records and tombstones: what `max_claims` bounds.
+    pub claims: u64,
+}
+
+/// Why a record was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// There was no room for all complete records: its key is no longer protected.
+    Size,
+    /// It had expired.
+    Expired,
+}
+
+impl Eviction {
+    /// Every cause.
+    pub const ALL: [Self; 2] = [Self::Size, Self::Expired];
+
+    /// How metrics spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Expired => "expired",
+        }
+    }
+}
+
 /// The right to execute one operation, and to settle its record.
 ///
 /// It is consumed by [`Stores::settle`]. Dropping it settles nothing: the lease then runs out and the outcome
@@ -30,6 +183,14 @@ pub enum Stores {
 pub struct Claim {
     id: RecordId,
     token: ClaimToken,
+}
+
+impl Claim {
+    /// Which record it is of.
+    #[must_use]
+    pub const fn id(&self) -> &RecordId {
+        &self.id
+    }
 }
 
 /// What `begin` answers with.
@@ -62,13 +223,106 @@ pub enum Settled {
     Lost,
 }
 
+/// A claim that the store would not settle now.
+#[derive(Debug, thiserror::Error)]
+#[error("the claim is not settled: {why}")]
+pub struct Unsettled {
+    /// Still its holder's, for what is left of its lease.
+    pub claim: Claim,
+    /// What its holder said.
+    pub settlement: Settlement,
+    /// Why nothing was written.
+    pub why: StoreError,
+}
+
 /// Why a store could not answer. Nothing was executed, nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There is no room for another claim.
     #[error("the store is full")]
     Full,
+    /// It cannot answer; here, because the system has no randomness for a token.
+    #[error("the store cannot answer")]
+    Unavailable,
     /// There is no store.
     #[error("no store is configured")]
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{MemoryLimits, OnFull},
+        core::fixtures::{answer, id, request, route, terms, token},
+    };
+
+    #[tokio::test]
+    async fn without_a_store_nothing_is_claimed_and_a_claim_comes_back() {
+        let (fingerprint, route, terms) = (request("a"), route(), terms());
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            terms: &terms,
+            route: &route,
+        };
+        let store = Stores::None;
+        assert_eq!(store.look(&id(1), &ask).await.err(), Some(StoreError::None));
+        assert_eq!(
+            store.begin(&id(1), &ask).await.err(),
+            Some(StoreError::None)
+        );
+        let claim = Claim {
+            id: id(1),
+            token: token(1),
+        };
+        assert_eq!(
+            store.renew(&claim, &terms).await.err(),
+            Some(StoreError::None)
+        );
+        let unsettled = store
+            .settle(claim, Settlement::Release, &terms)
+            .await
+            .expect_err("no store");
+        assert_eq!(unsettled.claim.id(), &id(1));
+        assert!(matches!(unsettled.settlement, Settlement::Release));
+        assert_eq!(store.levels(), Levels::default());
+    }
+
+    #[tokio::test]
+    async fn every_claim_has_a_token_of_its_own() {
+        let limits = MemoryLimits {
+            max_bytes: 10_000,
+            max_records: None,
+            max_claims: 10,
+            on_full: OnFull::Evict,
+        };
+        let store = Stores::Memory(memory::MemoryStore::new(limits));
+        let (fingerprint, route, terms) = (request("a"), route(), terms());
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            terms: &terms,
+            route: &route,
+        };
+        let mut tokens = Vec::new();
+        for n in 0..10 {
+            let begun = store.begin(&id(n), &ask).await;
+            let Ok(Begin::Claimed(claim)) = begun else {
+                panic!("{begun:?}")
+            };
+            assert!(!tokens.contains(&claim.token));
+            tokens.push(claim.token);
+            if n == 0 {
+                let settled = store
+                    .settle(claim, Settlement::Complete(answer(b"x")), &terms)
+                    .await;
+                assert!(matches!(settled, Ok(Settled::Kept(_))), "{settled:?}");
+            }
+        }
+        assert_eq!(store.levels().records, 10);
+        assert_eq!(store.levels().claims, 9);
+        store.sweep();
+        for cause in Eviction::ALL {
+            assert_eq!(store.evictions(cause), 0, "{}", cause.as_str());
+        }
+    }
 }

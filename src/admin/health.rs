@@ -1,0 +1,131 @@
+//! Health: where the process stands, for those who send it traffic.
+//!
+//! States: starting → ready → draining. A process that drains never becomes ready again.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Where the process stands. Shared by whoever moves it and the admin listeners.
+#[derive(Debug, Default)]
+pub struct Health(AtomicU8);
+
+const STARTING: u8 = 0;
+const READY: u8 = 1;
+const DRAINING: u8 = 2;
+
+/// The answer of `/readyz`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Requests are welcome.
+    Ready,
+    /// They are not, for these reasons; never empty.
+    NotReady(Vec<Reason>),
+}
+
+/// Why a process is not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its listeners are not bound yet.
+    Starting,
+    /// It was told to end.
+    Draining,
+}
+
+impl Reason {
+    /// How answers and logs spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl Health {
+    /// Of a process that starts.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(STARTING))
+    }
+
+    /// Everything is bound and can serve. Without effect on a process that drains.
+    pub fn set_ready(&self) {
+        let _ = self
+            .0
+            .compare_exchange(STARTING, READY, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The process was told to end; for good.
+    pub fn set_draining(&self) {
+        self.0.store(DRAINING, Ordering::Release);
+    }
+
+    /// Whether requests are welcome.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        match self.0.load(Ordering::Acquire) {
+            READY => Readiness::Ready,
+            STARTING => Readiness::NotReady(vec![Reason::Starting]),
+            _ => Readiness::NotReady(vec![Reason::Draining]),
+        }
+    }
+}
+
+impl Readiness {
+    /// `{"status":"not ready","reasons":["draining"]}`; without `reasons` where there are none.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let document = match self {
+            Self::Ready => serde_json::json!({"status": "ready"}),
+            Self::NotReady(reasons) => {
+                let reasons: Vec<_> = reasons.iter().map(|reason| reason.as_str()).collect();
+                serde_json::json!({"status": "not ready", "reasons": reasons})
+            }
+        };
+        document.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_starts_is_ready_and_drains() {
+        let health = Health::new();
+        assert_eq!(
+            health.readiness(),
+            Readiness::NotReady(vec![Reason::Starting])
+        );
+        health.set_ready();
+        health.set_ready();
+        assert_eq!(health.readiness(), Readiness::Ready);
+        health.set_draining();
+        assert_eq!(
+            health.readiness(),
+            Readiness::NotReady(vec![Reason::Draining])
+        );
+    }
+
+    #[test]
+    fn draining_is_for_good() {
+        let health = Health::default();
+        health.set_draining();
+        health.set_ready();
+        assert_eq!(
+            health.readiness(),
+            Readiness::NotReady(vec![Reason::Draining])
+        );
+    }
+
+    #[test]
+    fn reasons_are_told() {
+        let not_ready = Readiness::NotReady(vec![Reason::Starting, Reason::Draining]);
+        let read: serde_json::Value = serde_json::from_str(&not_ready.to_json()).unwrap();
+        assert_eq!(
+            read,
+            serde_json::json!({"status": "not ready", "reasons": ["starting", "draining"]})
+        );
+        assert_eq!(Readiness::Ready.to_json(), r#"{"status":"ready"}"#);
+    }
+}

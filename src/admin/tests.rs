@@ -1,0 +1,243 @@
+//! The admin service over a pipe in memory.
+
+use std::future::{pending, ready};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+use super::*;
+use crate::{core::policy::RouteName, telemetry::metrics::Outcome};
+
+fn state() -> Arc<AdminState> {
+    let metrics = Metrics::new(&[RouteName::new("orders")]);
+    Arc::new(AdminState::new(metrics, Arc::new(Health::new())))
+}
+
+/// A connection to the service, which has a task of its own.
+fn connect(
+    state: &Arc<AdminState>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> DuplexStream {
+    let (client, server) = duplex(1 << 20);
+    spawn(serve(server, Arc::clone(state), shutdown));
+    client
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's peer is no task of the proxy's"
+)]
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(task);
+}
+
+/// Sends these bytes and reads to the end.
+async fn exchange(state: &Arc<AdminState>, request: &str) -> String {
+    let mut client = connect(state, pending());
+    client.write_all(request.as_bytes()).await.unwrap();
+    read_all(&mut client).await
+}
+
+async fn read_all(client: &mut DuplexStream) -> String {
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+async fn ask(state: &Arc<AdminState>, method: &str, path: &str) -> String {
+    exchange(
+        state,
+        &format!("{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n"),
+    )
+    .await
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+#[tokio::test]
+async fn livez_is_200_in_every_state() {
+    let state = state();
+    for change in [|_: &Health| {}, Health::set_ready, Health::set_draining] {
+        change(&state.health);
+        let answer = ask(&state, "GET", "/livez").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert_eq!(body(&answer), "ok\n");
+    }
+}
+
+#[tokio::test]
+async fn readyz_follows_the_state() {
+    let state = state();
+    let starting = ask(&state, "GET", "/readyz").await;
+    assert!(starting.starts_with("HTTP/1.1 503 "), "{starting}");
+    assert!(body(&starting).contains("\"starting\""), "{starting}");
+    state.health.set_ready();
+    let ready = ask(&state, "GET", "/readyz").await;
+    assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
+    state.health.set_draining();
+    let draining = ask(&state, "GET", "/readyz?verbose").await;
+    assert!(draining.starts_with("HTTP/1.1 503 "), "{draining}");
+    assert!(
+        draining.contains("cache-control: no-store\r\n"),
+        "{draining}"
+    );
+    assert!(body(&draining).contains("\"draining\""), "{draining}");
+}
+
+#[tokio::test]
+async fn metrics_are_prometheus_text() {
+    let state = state();
+    state
+        .metrics
+        .route(Some(0))
+        .request(Outcome::Hit, Duration::from_millis(1));
+    let answer = ask(&state, "GET", "/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+    assert!(
+        body(&answer).contains("idem_proxy_requests_total{route=\"orders\",outcome=\"hit\"} 1\n")
+    );
+    assert!(body(&answer).contains("idem_proxy_limit_level{limit=\"admin_connections\"} 1\n"));
+}
+
+#[tokio::test]
+async fn head_has_the_head_alone() {
+    let state = state();
+    for path in ["/livez", "/readyz", "/metrics"] {
+        let answer = ask(&state, "HEAD", path).await;
+        assert!(answer.contains("content-length: "), "{answer}");
+        assert_eq!(body(&answer), "", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn other_methods_and_paths_are_refused() {
+    let state = state();
+    for method in ["POST", "DELETE", "OPTIONS", "get"] {
+        let answer = ask(&state, method, "/metrics").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{method}: {answer}");
+        assert!(answer.contains("allow: GET, HEAD\r\n"), "{answer}");
+    }
+    for path in ["/", "/metrics/", "/api/v1/status", "//livez", "/LIVEZ"] {
+        let answer = ask(&state, "GET", path).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+        let document: serde_json::Value = serde_json::from_str(body(&answer)).unwrap();
+        assert_eq!(document["status"], 404);
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_not_waited_for() {
+    let state = state();
+    let answer = exchange(
+        &state,
+        "POST /metrics HTTP/1.1\r\nhost: admin\r\ncontent-length: 1000000\r\n\r\nxyz",
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let state = state();
+    let answer = exchange(
+        &state,
+        &format!(
+            "GET /livez HTTP/1.1\r\nhost: admin\r\nx: {}\r\n\r\n",
+            "x".repeat(64 << 10)
+        ),
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[tokio::test]
+async fn two_requests_share_a_connection() {
+    let state = state();
+    let answer = exchange(
+        &state,
+        "GET /livez HTTP/1.1\r\nhost: a\r\n\r\nGET /nothing HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.contains("HTTP/1.1 404 "),
+        "{answer}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_ends_the_connection() {
+    let state = state();
+    let mut client = connect(&state, pending());
+    client.write_all(b"GET /livez HT").await.unwrap();
+    let started = tokio::time::Instant::now();
+    assert_eq!(read_all(&mut client).await, "");
+    assert!(
+        started.elapsed() <= HEAD_TIMEOUT + Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_does_not_stay() {
+    let state = state();
+    let (mut client, server) = duplex(64);
+    let serving = serve(server, Arc::clone(&state), pending());
+    let stuck = async {
+        // Answers without end fill the pipe.
+        while client
+            .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .is_ok()
+        {}
+    };
+    let started = tokio::time::Instant::now();
+    tokio::join!(serving, stuck);
+    assert!(started.elapsed() <= LIFETIME + LAST_ANSWER + Duration::from_secs(1));
+    assert_eq!(state.connections.available_permits(), MAX_CONNECTIONS);
+}
+
+#[tokio::test]
+async fn shutdown_closes_an_idle_connection() {
+    let state = state();
+    let mut client = connect(&state, ready(()));
+    assert_eq!(read_all(&mut client).await, "");
+}
+
+#[tokio::test]
+async fn connections_over_the_budget_are_closed_and_counted() {
+    let state = state();
+    let held: Vec<_> = (0..MAX_CONNECTIONS)
+        .map(|_| connect(&state, pending()))
+        .collect();
+    while state.connections.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ask_closed(&state).await, "");
+    let text = String::from_utf8(state.metrics.render()).unwrap();
+    assert!(
+        text.contains("idem_proxy_limit_refusals_total{limit=\"admin_connections\"} 1\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("idem_proxy_limit_level{limit=\"admin_connections\"} 128\n"),
+        "{text}"
+    );
+    drop(held);
+    while state.connections.available_permits() < MAX_CONNECTIONS {
+        tokio::task::yield_now().await;
+    }
+    assert!(
+        ask(&state, "GET", "/livez")
+            .await
+            .starts_with("HTTP/1.1 200 ")
+    );
+}
+
+/// What a connection says that nobody serves.
+async fn ask_closed(state: &Arc<AdminState>) -> String {
+    let mut client = connect(state, pending());
+    read_all(&mut client).await
+}

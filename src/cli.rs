@@ -1,0 +1,279 @@
+//! The command line: what the process is asked to do, and the commands that need no running proxy.
+//!
+//! Exit statuses: 0 done or drained, 1 failed while running, 2 the configuration or the command line is wrong.
+
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Problems};
+
+/// What the process is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// `--config FILE`: serve until a signal ends it.
+    Serve {
+        /// The configuration file.
+        config: PathBuf,
+    },
+    /// `--config FILE --check`: print every problem.
+    Check {
+        /// The configuration file.
+        config: PathBuf,
+    },
+    /// `--config FILE --print-config`: print the effective configuration.
+    PrintConfig {
+        /// The configuration file.
+        config: PathBuf,
+    },
+    /// `demo`: a sample upstream and the proxy, on loopback.
+    Demo,
+}
+
+/// How the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: done or drained.
+    Done,
+    /// 1: failed while running.
+    Failed,
+    /// 2: the configuration or the command line is wrong.
+    Refused,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Refused => 2,
+        })
+    }
+}
+
+/// An idempotency sidecar: a reverse proxy that makes the writes of any HTTP API safe to retry.
+#[derive(Debug, Parser)]
+#[command(name = "idem-proxy", version, args_conflicts_with_subcommands = true)]
+struct Line {
+    /// The configuration file; alone: serve it (SIGTERM and SIGINT drain)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Validate the configuration, print every problem found, exit 0 or 2
+    #[arg(long, requires = "config", conflicts_with = "print_config")]
+    check: bool,
+    /// Print the effective configuration, secrets redacted
+    #[arg(long, requires = "config")]
+    print_config: bool,
+    #[command(subcommand)]
+    command: Option<Other>,
+}
+
+/// Commands by name.
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// A sample payments upstream and the proxy, on loopback
+    Demo,
+    /// Talk to a running proxy's admin API (not available in this version)
+    Records(Rest),
+    /// Tell a running proxy to drain (not available in this version)
+    Drain(Rest),
+}
+
+/// Whatever follows a command that this version does not have.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+struct Rest {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _words: Vec<OsString>,
+}
+
+impl Command {
+    /// Reads this process's command line.
+    ///
+    /// # Errors
+    /// How to end where there is nothing to do: 0 after help or the version, 2 after a wrong command line. What is to
+    /// be said has been printed then.
+    pub fn parse() -> Result<Self, Exit> {
+        Self::parse_from(std::env::args_os())
+    }
+
+    /// The same for any words, of which the first is the program's name.
+    ///
+    /// # Errors
+    /// As for [`Command::parse`].
+    pub fn parse_from(words: impl IntoIterator<Item = OsString>) -> Result<Self, Exit> {
+        let line = Line::try_parse_from(words).map_err(|error| {
+            // With its stream closed there is nobody to tell.
+            let _ = error.print();
+            if error.use_stderr() {
+                Exit::Refused
+            } else {
+                Exit::Done
+            }
+        })?;
+        match (line.command, line.config) {
+            (Some(Other::Demo), _) => Ok(Self::Demo),
+            (Some(Other::Records(_)), _) => Err(refuse("records: not available in this version")),
+            (Some(Other::Drain(_)), _) => Err(refuse("drain: not available in this version")),
+            (None, None) => Err(refuse("--config FILE or a command is needed; see --help")),
+            (None, Some(config)) if line.check => Ok(Self::Check { config }),
+            (None, Some(config)) if line.print_config => Ok(Self::PrintConfig { config }),
+            (None, Some(config)) => Ok(Self::Serve { config }),
+        }
+    }
+}
+
+/// Says on the standard error stream why the configuration or the command line is refused.
+#[must_use]
+pub fn refuse(why: impl Display) -> Exit {
+    // Where nobody can be told, the exit status still says it.
+    let _ = writeln!(io::stderr().lock(), "{why}");
+    Exit::Refused
+}
+
+/// `--check` for this process's environment: problems, warnings and advice go to the standard error stream.
+#[must_use]
+pub fn run_check(config: &Path) -> Exit {
+    check(
+        config,
+        config::environment(),
+        &mut io::stdout().lock(),
+        &mut io::stderr().lock(),
+    )
+    .unwrap_or(Exit::Failed)
+}
+
+/// `--print-config` for this process's environment: the configuration goes to the standard output stream.
+#[must_use]
+pub fn run_print_config(config: &Path) -> Exit {
+    print_config(
+        config,
+        config::environment(),
+        &mut io::stdout().lock(),
+        &mut io::stderr().lock(),
+    )
+    .unwrap_or(Exit::Failed)
+}
+
+/// `--check`: says on `out` that the configuration is valid, or on `err` every problem.
+///
+/// # Errors
+/// A stream that cannot be written to.
+pub fn check(
+    config: &Path,
+    variables: impl IntoIterator<Item = (String, String)>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    let reading = config::read(config, variables);
+    for text in reading.warnings.iter().chain(&reading.advice) {
+        writeln!(err, "warning: {text}")?;
+    }
+    if reading.problems.is_empty() {
+        writeln!(out, "{}: the configuration is valid", config.display())?;
+        return Ok(Exit::Done);
+    }
+    tell(&reading.problems, err)
+}
+
+/// `--print-config`: the effective configuration on `out`, without secrets. What only this version does not have is
+/// said on `err` and printed all the same; with other problems nothing is printed but these.
+///
+/// # Errors
+/// A stream that cannot be written to.
+pub fn print_config(
+    config: &Path,
+    variables: impl IntoIterator<Item = (String, String)>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    let reading = config::read(config, variables);
+    if !reading.problems.only_unavailable() {
+        return tell(&reading.problems, err);
+    }
+    for problem in reading.problems.to_string().lines() {
+        writeln!(err, "warning: {problem}")?;
+    }
+    write!(out, "{}", reading.printed)?;
+    Ok(Exit::Done)
+}
+
+fn tell(problems: &Problems, err: &mut impl Write) -> io::Result<Exit> {
+    writeln!(err, "{problems}")?;
+    Ok(Exit::Refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Command, Exit> {
+        Command::parse_from(
+            std::iter::once("idem-proxy")
+                .chain(words.iter().copied())
+                .map(OsString::from),
+        )
+    }
+
+    #[test]
+    fn each_command_has_its_words() {
+        let config = PathBuf::from("p.toml");
+        assert_eq!(
+            parse(&["--config", "p.toml"]),
+            Ok(Command::Serve {
+                config: config.clone()
+            })
+        );
+        assert_eq!(
+            parse(&["--config", "p.toml", "--check"]),
+            Ok(Command::Check {
+                config: config.clone()
+            })
+        );
+        assert_eq!(
+            parse(&["--config=p.toml", "--print-config"]),
+            Ok(Command::PrintConfig { config })
+        );
+        assert_eq!(parse(&["demo"]), Ok(Command::Demo));
+    }
+
+    #[test]
+    fn help_and_version_are_no_mistake() {
+        assert_eq!(parse(&["--help"]), Err(Exit::Done));
+        assert_eq!(parse(&["--version"]), Err(Exit::Done));
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_refused() {
+        for words in [
+            &[][..],
+            &["--no-such-option"],
+            &["--config"],
+            &["--check"],
+            &["--print-config"],
+            &["--config", "p.toml", "--check", "--print-config"],
+            &["--config", "p.toml", "demo"],
+            &["nonsense"],
+        ] {
+            assert_eq!(parse(words), Err(Exit::Refused), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn commands_of_later_versions_are_refused_whatever_follows() {
+        for words in [
+            &["records"][..],
+            &["records", "list", "--admin", "http://127.0.0.1:9090"],
+            &["drain", "--config", "p.toml"],
+            &["drain", "--help"],
+        ] {
+            assert_eq!(parse(words), Err(Exit::Refused), "{words:?}");
+        }
+    }
+}

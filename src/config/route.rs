@@ -1,0 +1,211 @@
+//! Reads `[[route]]`: each route's own keys, and its policy from the layers under it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use http::Method;
+
+use super::{
+    Route, Server, Upstream, policy,
+    problem::Refusal,
+    reader::{Layer, Report, Section, Show},
+};
+use crate::core::{
+    path::{Segment, Template},
+    policy::{CallerPart, Identity, KeyRule, Policy, RetentionFrom, RouteName},
+};
+
+/// What routes are read over.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// `[policy]`
+    pub(super) policy: Vec<Layer>,
+    /// `[identity]`
+    pub(super) identity: Vec<Layer>,
+    /// `[upstream]`, then `[upstreams.NAME]`; `None`: something in it is refused.
+    pub(super) upstreams: Vec<(String, Option<Upstream>)>,
+}
+
+/// Reads every route; what is wrong with several together is found too.
+pub(super) fn routes(sections: Vec<Section<'_>>, ground: &Ground) -> Option<Vec<Route>> {
+    let mut names: Vec<RouteName> = Vec::new();
+    let mut shapes: BTreeMap<(String, Vec<Segment>), RouteName> = BTreeMap::new();
+    let mut routes = Vec::new();
+    for section in sections {
+        let printable = |name: &&str| !name.contains(char::is_control);
+        let path = match section.own_text("name").filter(printable) {
+            Some(name) => format!("route[{name}]"),
+            None => section.path().to_owned(),
+        };
+        let mut section = section.renamed(path, "[[route]]", ground.policy.clone());
+        let route = route(&mut section, ground, |section, name, methods, template| {
+            if names.contains(name) {
+                section.object(
+                    "name",
+                    format!("another route is named {} already", name.as_str()),
+                );
+            }
+            names.push(name.clone());
+            for method in methods {
+                let shape = (method.to_string(), template.segments().to_vec());
+                if let Some(other) = shapes.insert(shape, name.clone()) {
+                    let other = other.as_str();
+                    section.object(
+                        "path",
+                        format!("route {other} takes {method} {} already", template.as_str()),
+                    );
+                }
+            }
+        });
+        section.finish();
+        routes.push(route);
+    }
+    routes.into_iter().collect()
+}
+
+fn route<'a>(
+    s: &mut Section<'a>,
+    ground: &Ground,
+    mut compare: impl FnMut(&Section<'a>, &RouteName, &[Method], &Template),
+) -> Option<Route> {
+    let name = s.required("name", "the route's label in metrics and logs", route_name);
+    let methods = s.required_list(
+        "methods",
+        "the methods that it takes, such as [\"POST\"]",
+        method,
+    );
+    let path = s.required(
+        "path",
+        "the path that it takes, such as \"/orders/{id}\"",
+        |text| {
+            Template::parse(text).map_err(|why| {
+                Refusal::wrong(why).allowed("\"/orders\", \"/orders/{id}\", \"/files/{*rest}\"")
+            })
+        },
+    );
+    let upstream = s.text_or("upstream", 0, |text| upstream(text, &ground.upstreams));
+    if methods.as_ref().is_some_and(Vec::is_empty) {
+        s.object("methods", "it is empty: the route would take nothing");
+    }
+    if let (Some(name), Some(path)) = (&name, &path) {
+        compare(s, name, methods.as_deref().unwrap_or_default(), path);
+    }
+    policy::dialect(s);
+    let identity = policy::identity(s.child_over("identity", Show::All, ground.identity.clone()));
+    let policy = policy::policy(s, identity);
+    Some(Route {
+        name: name?,
+        methods: methods?,
+        path: path?,
+        upstream: upstream?,
+        policy: Arc::new(policy?),
+    })
+}
+
+fn route_name(text: &str) -> Result<RouteName, Refusal> {
+    if text.is_empty() || text.len() > 255 || text.contains(char::is_control) {
+        return Err(
+            Refusal::wrong("it is no name").allowed("1 to 255 bytes without control characters")
+        );
+    }
+    Ok(RouteName::new(text))
+}
+
+fn method(text: &str) -> Result<Method, Refusal> {
+    let refuse = |why: &str| {
+        Refusal::wrong(why).allowed("methods in upper case, such as POST, PUT, PATCH, DELETE")
+    };
+    if text.contains(|c: char| c.is_ascii_lowercase()) {
+        return Err(refuse("methods are case-sensitive, and this is none"));
+    }
+    match Method::from_bytes(text.as_bytes()) {
+        Ok(Method::CONNECT | Method::TRACE) => Err(refuse("the proxy never serves this method")),
+        Ok(method) => Ok(method),
+        Err(_) => Err(refuse("it is no method")),
+    }
+}
+
+fn upstream(text: &str, upstreams: &[(String, Option<Upstream>)]) -> Result<usize, Refusal> {
+    let named = || {
+        upstreams
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .filter(|name| !name.is_empty())
+    };
+    let known: Vec<&str> = named().collect();
+    let found = upstreams
+        .iter()
+        .position(|(name, _)| !name.is_empty() && name == text);
+    found.ok_or_else(|| {
+        let allowed = if known.is_empty() {
+            "to leave it out: there is no [upstreams.NAME]".into()
+        } else {
+            known.join(", ")
+        };
+        Refusal::wrong("there is no upstream of this name")
+            .allowed(allowed)
+            .near(text, &known)
+    })
+}
+
+/// What is valid and may not be what was meant.
+pub(super) fn warn(report: &Report, routes: &[Route], upstreams: &[Upstream], server: &Server) {
+    if routes.is_empty() {
+        report.warn("there is no [[route]]: every request passes through unprotected".into());
+    }
+    let keyed = || {
+        routes
+            .iter()
+            .filter(|route| route.policy.key != KeyRule::Off)
+    };
+    for route in keyed() {
+        let (name, policy) = (route.name.as_str(), &route.policy);
+        let capture = upstreams
+            .get(route.upstream)
+            .map(|upstream| upstream.capture_timeout);
+        if policy.terms.retention_from == RetentionFrom::Start
+            && capture > Some(policy.terms.retention)
+        {
+            report.warn(format!(
+                "route {name}: retention, counted from the start, is shorter than the upstream's capture_timeout: \
+                 a record may end before its answer comes"
+            ));
+        }
+        if policy.max_request_body > server.max_buffered_bytes {
+            report.warn(format!(
+                "route {name}: max_request_body is over server.max_buffered_bytes: the largest bodies can never be held"
+            ));
+        }
+    }
+    let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {
+        let concerned = keyed().filter(|route| route.policy.identity.from.iter().any(has));
+        let names: Vec<&str> = concerned.map(|route| route.name.as_str()).collect();
+        if !names.is_empty() {
+            report.advise(format!(
+                "identity.from of route {}: {why}",
+                names.join(", ")
+            ));
+        }
+    };
+    advice(
+        &|part| *part == CallerPart::Authorization,
+        "\"authorization\" makes a refreshed or per-request credential a new caller, whose retries run again",
+    );
+    advice(
+        &|part| matches!(part, CallerPart::Header(_)),
+        "\"header:NAME\" is safe only where clients cannot set that header freely",
+    );
+    if server.trusted_proxies.is_empty() {
+        advice(
+            &|part| *part == CallerPart::PeerIp,
+            "\"peer-ip\" without server.trusted_proxies is the TCP peer: behind a load balancer all clients are one caller",
+        );
+    }
+}
+
+/// The policy and identity of requests that match no route: those of `[policy]` and `[identity]`.
+pub(super) fn defaults(mut section: Section<'_>, identity: Option<Identity>) -> Option<Policy> {
+    policy::dialect(&mut section);
+    let policy = policy::policy(&mut section, identity);
+    section.finish();
+    policy
+}

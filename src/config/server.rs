@@ -1,0 +1,130 @@
+//! Reads `[server]`, `[admin]` and `[telemetry]`.
+
+use std::time::Duration;
+
+use super::{
+    Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, problem::Refusal,
+    reader::Section, source::Value,
+};
+
+/// The shortest span that counts as one.
+pub(super) const MOMENT: Duration = Duration::from_millis(1);
+
+/// More of anything than one process can have.
+pub(super) const MANY: i64 = 1_000_000_000;
+
+/// Reads `[server]`.
+pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
+    let s = &mut section;
+    let listen = s.one_or_more("listen", "127.0.0.1:8080", address::listen);
+    let workers = s.count("workers", 0, 0..=1024).map(threads);
+    let drain_delay = s.duration("drain_delay", "0s", Duration::ZERO);
+    let drain_timeout = s.duration("drain_timeout", "25s", MOMENT);
+    let head_timeout = s.duration("head_timeout", "10s", MOMENT);
+    let body_timeout = s.duration("body_timeout", "30s", MOMENT);
+    s.unavailable("keepalive_timeout", None);
+    let max_head_bytes = s.size("max_head_bytes", "64KiB");
+    let max_target_bytes = s.size("max_target_bytes", "16KiB");
+    s.unavailable("write_timeout", None);
+    let max_connections = s.count("max_connections", 10_000, 1..=MANY);
+    let max_executions = s.count("max_executions", 4096, 1..=MANY);
+    let max_buffered_bytes = s.size("max_buffered_bytes", "256MiB");
+    s.unavailable("policy_path", Some(Value::text("")));
+    let trusted_proxies = s.list("trusted_proxies", &[], address::network);
+    s.unavailable_table("tls", &["cert", "key", "client_ca", "client_auth"]);
+    if listen.as_ref().is_some_and(Vec::is_empty) {
+        s.object("listen", "it is empty: the proxy would serve nobody");
+    }
+    for (at, address) in listen.iter().flatten().enumerate() {
+        if repeats(listen.as_deref().unwrap_or_default(), at) {
+            s.object("listen", format!("{address} stands twice"));
+        }
+    }
+    section.finish();
+    Some(Server {
+        listen: listen?,
+        workers: workers?,
+        drain_delay: drain_delay?,
+        drain_timeout: drain_timeout?,
+        head_timeout: head_timeout?,
+        body_timeout: body_timeout?,
+        max_head_bytes: max_head_bytes?,
+        max_target_bytes: max_target_bytes?,
+        max_connections: max_connections?,
+        max_executions: max_executions?,
+        max_buffered_bytes: max_buffered_bytes?,
+        trusted_proxies: trusted_proxies?,
+    })
+}
+
+/// `workers`: 0 means the CPUs that this control group may use.
+fn threads(workers: usize) -> usize {
+    match workers {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        workers => workers,
+    }
+}
+
+/// Whether the address at this place stands before it already.
+fn repeats(addresses: &[Listen], at: usize) -> bool {
+    let (before, rest) = addresses.split_at_checked(at).unwrap_or_default();
+    let address = rest.first().filter(|address| is_fixed(address));
+    address.is_some_and(|address| before.contains(address))
+}
+
+/// Whether the address is the same each time: port 0 is another port.
+fn is_fixed(address: &Listen) -> bool {
+    !matches!(address, Listen::Tcp(text) if text.ends_with(":0"))
+}
+
+/// Reads `[admin]`; its addresses must not be the clients'.
+pub(super) fn admin(mut section: Section<'_>, server: Option<&Server>) -> Option<Admin> {
+    let s = &mut section;
+    let listen = s.one_or_more("listen", "127.0.0.1:9090", address::listen);
+    s.unavailable("token_file", None);
+    let clients = server.map_or(&[][..], |server| &server.listen);
+    for (at, address) in listen.iter().flatten().enumerate() {
+        if repeats(listen.as_deref().unwrap_or_default(), at) {
+            s.object("listen", format!("{address} stands twice"));
+        } else if is_fixed(address) && clients.contains(address) {
+            s.object("listen", format!("{address} stands in server.listen too"));
+        }
+    }
+    section.finish();
+    Some(Admin { listen: listen? })
+}
+
+/// Reads `[telemetry]`.
+pub(super) fn telemetry(mut section: Section<'_>) -> Option<Telemetry> {
+    let s = &mut section;
+    let formats = [
+        ("auto", Some(LogFormat::Auto)),
+        ("text", Some(LogFormat::Text)),
+        ("json", Some(LogFormat::Json)),
+    ];
+    let log_format = s.choice("log_format", "auto", &formats);
+    let log_level = s.text("log_level", "info", level);
+    let access_log = s.flag("access_log", true);
+    s.unavailable("otlp_endpoint", Some(Value::text("")));
+    s.unavailable("otlp_sample_ratio", Some(Value::Ratio(1.0)));
+    section.finish();
+    Some(Telemetry {
+        log_format: log_format?,
+        log_level: log_level?,
+        access_log: access_log?,
+    })
+}
+
+/// A level, or a list of `target=level`. A lone word that is no level would be taken for a target and silence the log.
+fn level(text: &str) -> Result<String, Refusal> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"].map(|level| (level, Some(())));
+    if !text.contains(['=', ',']) {
+        return choose(text, &levels).map(|()| text.to_owned());
+    }
+    let filter = tracing_subscriber::EnvFilter::builder().parse(text);
+    filter.map(|_| text.to_owned()).map_err(|_| {
+        Refusal::wrong("it is no filter").allowed(
+            "off, error, warn, info, debug, trace, or a list such as \"info,idem_proxy=debug\"",
+        )
+    })
+}

@@ -1,0 +1,114 @@
+//! Reads `[store]`. The tables of the kinds that are not chosen are checked and have no effect, so that a switch of
+//! `kind` is one edit.
+
+use super::{
+    MemoryLimits, OnFull, Store, StoreKind,
+    problem::Refusal,
+    reader::{Section, Show},
+    server::{MANY, MOMENT},
+};
+
+/// Reads `[store]` and the tables in it.
+pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
+    let s = &mut section;
+    let kinds = [
+        ("none", Some(StoreKind::None)),
+        ("memory", Some(StoreKind::Memory)),
+        ("disk", None),
+        ("redis", None),
+        ("postgres", None),
+    ];
+    let mut named = String::new();
+    let kind = s.text("kind", "memory", |text| {
+        text.clone_into(&mut named);
+        super::kinds::choose(text, &kinds)
+    });
+    let namespace = s.text("namespace", "default", namespace);
+    s.unavailable("encryption_key_file", None);
+    let memory = memory(s.child("memory", Show::All));
+    let show = |kind: &str| {
+        if named == kind {
+            Show::All
+        } else {
+            Show::Given
+        }
+    };
+    disk(s.child("disk", show("disk")));
+    redis(s.child("redis", show("redis")));
+    postgres(s.child("postgres", show("postgres")));
+    section.finish();
+    Some(Store {
+        kind: kind?,
+        namespace: namespace?,
+        memory: memory?,
+    })
+}
+
+fn namespace(text: &str) -> Result<String, Refusal> {
+    if text.is_empty() || text.len() > 255 || text.contains(char::is_control) {
+        return Err(
+            Refusal::wrong("it is no name").allowed("1 to 255 bytes without control characters")
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn memory(mut section: Section<'_>) -> Option<MemoryLimits> {
+    let s = &mut section;
+    let max_bytes = s.size("max_bytes", "256MiB");
+    let max_records = s.count("max_records", 0, 0..=i64::MAX);
+    let max_claims = s.count("max_claims", 100_000, 1..=MANY);
+    let rules = [
+        ("evict", Some(OnFull::Evict)),
+        ("reject", Some(OnFull::Reject)),
+    ];
+    let on_full = s.choice("on_full", "evict", &rules);
+    section.finish();
+    Some(MemoryLimits {
+        max_bytes: max_bytes?,
+        max_records: max_records.map(|records: u64| (records > 0).then_some(records))?,
+        max_claims: max_claims?,
+        on_full: on_full?,
+    })
+}
+
+fn disk(mut section: Section<'_>) {
+    let s = &mut section;
+    s.text("path", "/var/lib/idem-proxy", |path| match path {
+        "" => Err(Refusal::wrong("it is empty").allowed("a folder")),
+        _ => Ok(()),
+    });
+    s.size::<u64>("max_bytes", "4GiB");
+    section.finish();
+}
+
+fn redis(mut section: Section<'_>) {
+    let s = &mut section;
+    s.one_or_more("url", "redis://127.0.0.1:6379", |url| {
+        scheme(url, &["redis://", "rediss://"])
+    });
+    s.skip("url_file");
+    let topologies = ["single", "cluster", "sentinel"].map(|word| (word, Some(())));
+    s.choice("topology", "single", &topologies);
+    s.duration("timeout", "500ms", MOMENT);
+    s.count::<u32>("wait_replicas", 0, 0..=1000);
+    s.flag("allow_eviction", false);
+    section.finish();
+}
+
+fn postgres(mut section: Section<'_>) {
+    let s = &mut section;
+    s.text_or("url", (), |url| {
+        scheme(url, &["postgres://", "postgresql://"])
+    });
+    section.finish();
+}
+
+fn scheme(url: &str, schemes: &[&str]) -> Result<(), Refusal> {
+    let rest = schemes.iter().find_map(|scheme| url.strip_prefix(scheme));
+    match rest {
+        Some(rest) if !rest.is_empty() => Ok(()),
+        _ => Err(Refusal::wrong("it is no such URL")
+            .allowed(format!("URLs that start with {}", schemes.join(" or ")))),
+    }
+}

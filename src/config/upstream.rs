@@ -1,0 +1,49 @@
+//! Reads `[upstream]` and `[upstreams.NAME]`.
+
+use super::{
+    HostHeader, Upstream, address,
+    reader::Section,
+    server::{MANY, MOMENT},
+};
+
+/// Reads one upstream; `[upstream]`'s name is empty.
+pub(super) fn upstream(mut section: Section<'_>, name: &str) -> Option<Upstream> {
+    let s = &mut section;
+    let url = s.text("url", "http://127.0.0.1:3000", address::url);
+    // In cleartext, `auto` is HTTP/1.1.
+    let protocols = [("auto", Some(())), ("http1", Some(())), ("http2", None)];
+    let protocol = s.choice("protocol", "auto", &protocols);
+    let connect_timeout = s.duration("connect_timeout", "2s", MOMENT);
+    let response_timeout = s.duration("response_timeout", "30s", MOMENT);
+    let capture_timeout = s.duration("capture_timeout", "10m", MOMENT);
+    let max_idle_connections = s.count("max_idle_connections", 64, 1..=MANY);
+    let idle_timeout = s.duration("idle_timeout", "60s", MOMENT);
+    let hosts = [
+        ("preserve", Some(HostHeader::Preserve)),
+        ("upstream", Some(HostHeader::Upstream)),
+    ];
+    let host = s.choice("host", "preserve", &hosts);
+    s.unavailable_table("tls", &["ca", "cert", "key", "server_name"]);
+    if let (Some(response), Some(capture)) = (response_timeout, capture_timeout)
+        && capture < response
+    {
+        s.object(
+            "capture_timeout",
+            "it is shorter than response_timeout: the proxy cannot stop waiting before its client does",
+        );
+    }
+    section.finish();
+    protocol?;
+    let (target, authority) = url?;
+    Some(Upstream {
+        name: name.to_owned(),
+        target,
+        authority,
+        connect_timeout: connect_timeout?,
+        response_timeout: response_timeout?,
+        capture_timeout: capture_timeout?,
+        max_idle_connections: max_idle_connections?,
+        idle_timeout: idle_timeout?,
+        host: host?,
+    })
+}

@@ -1,0 +1,154 @@
+//! Words of a policy: the strings that are more than a choice, each read into what it means.
+
+use http::{HeaderName, HeaderValue};
+use regex::Regex;
+
+use super::{kinds::choose, problem::Refusal};
+use crate::core::policy::{CallerPart, KeyFormat, KeySource};
+
+pub(super) fn key_source(text: &str) -> Result<KeySource, Refusal> {
+    match text.split_once(':') {
+        Some(("header", name)) => header_name(name).map(KeySource::Header),
+        Some(("query" | "json" | "form", _)) => Err(Refusal::unavailable().allowed("header:NAME")),
+        _ => Err(Refusal::wrong("it is no place for a key").allowed("header:NAME")),
+    }
+}
+
+pub(super) fn key_format(text: &str) -> Result<KeyFormat, Refusal> {
+    match text {
+        "any" => Ok(KeyFormat::Any),
+        "uuid" => Ok(KeyFormat::Uuid),
+        pattern => {
+            // Alone first: only what is one expression by itself can be put between anchors.
+            let whole = regex(pattern).and_then(|_| regex(&format!("^(?:{pattern})$")));
+            whole
+                .map(KeyFormat::Pattern)
+                .map_err(|refusal| refusal.allowed("any, uuid, or a regular expression"))
+        }
+    }
+}
+
+pub(super) fn regex(pattern: &str) -> Result<Regex, Refusal> {
+    Regex::new(pattern).map_err(|error| {
+        // The last line of the error says what is wrong; those before it draw where.
+        let text = error.to_string();
+        let why = text.lines().last().unwrap_or_default().trim();
+        Refusal::wrong(format!(
+            "it is no regular expression: {}",
+            why.trim_start_matches("error: ")
+        ))
+    })
+}
+
+pub(super) fn marker_value(text: &str) -> Result<Option<HeaderValue>, Refusal> {
+    let fits = text.trim() == text && text.chars().all(|c| matches!(c, ' '..='~'));
+    match HeaderValue::from_str(text) {
+        Ok(_) if text.is_empty() => Ok(None),
+        Ok(value) if fits => Ok(Some(value)),
+        _ => {
+            Err(Refusal::wrong("it is no header value")
+                .allowed("visible ASCII, or \"\" for no header"))
+        }
+    }
+}
+
+/// The URL and its `Link` header (RFC 8288); `""` is none.
+pub(super) fn docs_url(text: &str) -> Result<Option<(String, HeaderValue)>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let refuse = || {
+        Refusal::wrong("it is no such URL")
+            .allowed("an http or https URL without a fragment, or \"\"")
+    };
+    let uri: http::Uri = text.parse().map_err(|_| refuse())?;
+    let web = matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.host().is_some_and(|host| !host.is_empty());
+    if !web || text.contains(['#', '<', '>', '"']) {
+        return Err(refuse());
+    }
+    let link =
+        HeaderValue::from_str(&format!("<{text}>; rel=\"describedby\"")).map_err(|_| refuse())?;
+    Ok(Some((text.to_owned(), link)))
+}
+
+pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
+    let allowed = "authorization, header:NAME, cookie:NAME, peer-ip";
+    match text.split_once(':') {
+        Some(("header", name)) => header_name(name).map(CallerPart::Header),
+        // A cookie's name is a token (RFC 6265, section 4.1.1), as a header's is.
+        Some(("cookie", name)) => match header_name(name) {
+            Ok(_) => Ok(CallerPart::Cookie(name.to_owned())),
+            Err(_) => Err(Refusal::wrong("it is no name of a cookie").allowed(allowed)),
+        },
+        Some(("jwt", _)) => Err(Refusal::unavailable().allowed(allowed)),
+        _ => {
+            let words = [
+                ("authorization", Some(Word::Authorization)),
+                ("peer-ip", Some(Word::PeerIp)),
+                ("sigv4", None),
+                ("client-cert", None),
+            ];
+            match choose(text, &words).map_err(|refusal| refusal.allowed(allowed))? {
+                Word::Authorization => Ok(CallerPart::Authorization),
+                Word::PeerIp => Ok(CallerPart::PeerIp),
+            }
+        }
+    }
+}
+
+/// The entries of `identity.from` that are one word.
+#[derive(Clone, Copy)]
+enum Word {
+    Authorization,
+    PeerIp,
+}
+
+pub(super) fn header_name(text: &str) -> Result<HeaderName, Refusal> {
+    text.parse().map_err(|_| {
+        Refusal::wrong("it is no header name").allowed("a token (RFC 9110, section 5.6.2)")
+    })
+}
+
+/// A header that a proxy may pass on or write: none that belongs to one connection (RFC 9110, section 7.6.1).
+pub(super) fn end_to_end(text: &str) -> Result<HeaderName, Refusal> {
+    const OF_THE_CONNECTION: [&str; 10] = [
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "http2-settings",
+    ];
+    let name = header_name(text)?;
+    if OF_THE_CONNECTION.contains(&name.as_str()) {
+        return Err(
+            Refusal::wrong("this header belongs to the connection").allowed("end-to-end headers")
+        );
+    }
+    Ok(name)
+}
+
+pub(super) fn optional_header(text: &str) -> Result<Option<HeaderName>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    end_to_end(text)
+        .map(Some)
+        .map_err(|refusal| refusal.allowed("a header's name, or \"\" for none"))
+}
+
+pub(super) fn media_type(text: &str) -> Result<String, Refusal> {
+    let parts = text.split_once('/');
+    let valid =
+        parts.is_some_and(|(kind, rest)| header_name(kind).is_ok() && header_name(rest).is_ok());
+    if !valid || text.contains('*') {
+        let allowed = "media types without parameters, such as \"text/event-stream\"";
+        return Err(Refusal::wrong("it is no media type").allowed(allowed));
+    }
+    Ok(text.to_ascii_lowercase())
+}

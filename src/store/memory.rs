@@ -1,5 +1,0 @@
-//! To be written.
-
-/// The memory store.
-#[derive(Debug)]
-pub struct MemoryStore;

@@ -1,0 +1,257 @@
+//! Every interleaving of a few threads on one record, or a great many of them: who executes, and what others see.
+//!
+//! shuttle runs the threads one at a time and changes between them where a shard is locked and between the two
+//! structures that an operation sees or writes ([`ShardLock::between_steps`]).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shuttle::thread;
+
+use super::*;
+use crate::{
+    config::OnFull,
+    core::{
+        fixtures::{answer, id, request, route, terms, token},
+        policy::UnknownOutcome,
+    },
+    store::clock::ManualClock,
+};
+
+/// A lock that shuttle knows of.
+struct Watched(shuttle::sync::Mutex<Shard>);
+
+impl ShardLock for Watched {
+    fn new(shard: Shard) -> Self {
+        Self(shuttle::sync::Mutex::new(shard))
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Shard) -> R) -> R {
+        work(&mut self.0.lock().expect("no thread panicked"))
+    }
+
+    fn between_steps() {
+        thread::yield_now();
+    }
+}
+
+type Store = MemoryStore<ManualClock, Watched>;
+
+/// One store, and what the threads that share it have seen.
+struct Scene {
+    store: Store,
+    clock: ManualClock,
+    terms: Terms,
+    running: AtomicU32,
+    executions: AtomicU32,
+}
+
+impl Scene {
+    fn new(terms: Terms) -> Arc<Self> {
+        let limits = MemoryLimits {
+            max_bytes: 1 << 20,
+            max_records: None,
+            max_claims: 10,
+            on_full: OnFull::Evict,
+        };
+        let clock = ManualClock::at(Timestamp::from_millis(1_000_000));
+        Arc::new(Self {
+            store: Store::with_clock(limits, clock.clone()),
+            clock,
+            terms,
+            running: AtomicU32::new(0),
+            executions: AtomicU32::new(0),
+        })
+    }
+
+    fn begin(&self, n: u64) -> Begin {
+        let (fingerprint, route) = (request("a"), route());
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            terms: &self.terms,
+            route: &route,
+        };
+        self.store.begin(&id(1), &ask, token(n)).expect("room")
+    }
+
+    fn look(&self) -> Option<Found> {
+        let (fingerprint, route) = (request("a"), route());
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            terms: &self.terms,
+            route: &route,
+        };
+        self.store.look(&id(1), &ask)
+    }
+
+    /// Runs the operation if it may, and settles; whether it ran.
+    fn execute(&self, n: u64, settlement: Settlement) -> bool {
+        let Begin::Claimed(claim) = self.begin(n) else {
+            return false;
+        };
+        assert_eq!(
+            self.running.fetch_add(1, Ordering::SeqCst),
+            0,
+            "two execute at a time"
+        );
+        thread::yield_now();
+        assert_eq!(self.store.renew(&claim, &self.terms), Held::Yes);
+        thread::yield_now();
+        self.executions.fetch_add(1, Ordering::SeqCst);
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        assert!(!matches!(
+            self.store.settle(claim, settlement, &self.terms),
+            Settled::Lost
+        ));
+        true
+    }
+}
+
+fn complete() -> Settlement {
+    Settlement::Complete(answer(b"done"))
+}
+
+/// So many random interleavings, and as many that change threads seldom, at the worst places.
+fn explore(scene: impl Fn() + Send + Sync + Clone + 'static) {
+    shuttle::check_random(scene.clone(), 1_000);
+    shuttle::check_pct(scene, 1_000, 3);
+}
+
+#[test]
+fn of_three_that_come_at_once_exactly_one_executes() {
+    explore(|| {
+        let scene = Scene::new(terms());
+        let threads: Vec<_> = (1..=3)
+            .map(|n| {
+                let scene = Arc::clone(&scene);
+                thread::spawn(move || scene.execute(n, complete()))
+            })
+            .collect();
+        let ran: Vec<bool> = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect();
+        assert_eq!(ran.iter().filter(|ran| **ran).count(), 1);
+        assert_eq!(scene.executions.load(Ordering::SeqCst), 1);
+        assert!(matches!(scene.look(), Some(Found::Complete(_))));
+    });
+}
+
+#[test]
+fn between_claim_and_answer_nobody_ever_finds_nothing() {
+    explore(|| {
+        let scene = Scene::new(terms());
+        let Begin::Claimed(claim) = scene.begin(1) else {
+            panic!("the first")
+        };
+        let onlooker = {
+            let scene = Arc::clone(&scene);
+            thread::spawn(move || {
+                let mut complete = false;
+                for _ in 0..4 {
+                    match scene.look() {
+                        Some(Found::InFlight { .. }) => {
+                            assert!(!complete, "a complete record stays complete");
+                        }
+                        Some(Found::Complete(_)) => complete = true,
+                        other => panic!("found {other:?}"),
+                    }
+                }
+            })
+        };
+        let rival = {
+            let scene = Arc::clone(&scene);
+            thread::spawn(move || {
+                (2..4).for_each(|n| assert!(matches!(scene.begin(n), Begin::Found(_))));
+            })
+        };
+        assert!(matches!(
+            scene.store.settle(claim, complete(), &scene.terms),
+            Settled::Kept(_)
+        ));
+        onlooker.join().expect("no panic");
+        rival.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_released_key_is_executed_again_by_one_at_a_time() {
+    explore(|| {
+        let scene = Scene::new(terms());
+        let threads: Vec<_> = (1..=3)
+            .map(|n| {
+                let scene = Arc::clone(&scene);
+                let settlement = if n == 3 {
+                    complete()
+                } else {
+                    Settlement::Release
+                };
+                thread::spawn(move || scene.execute(n, settlement))
+            })
+            .collect();
+        let ran: Vec<bool> = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect();
+        assert!(ran.contains(&true));
+        match scene.look() {
+            Some(Found::Complete(_)) => assert!(ran[2]),
+            None => assert!(!ran[2]),
+            other => panic!("found {other:?}"),
+        }
+    });
+}
+
+#[test]
+fn of_two_that_take_a_lapsed_claim_one_gets_it_and_its_late_holder_does_not_disturb() {
+    explore(|| {
+        let scene = Scene::new(Terms {
+            unknown: UnknownOutcome::Release,
+            ..terms()
+        });
+        let Begin::Claimed(late) = scene.begin(9) else {
+            panic!("the first")
+        };
+        scene.clock.pass(scene.terms.lease);
+        let takers: Vec<_> = (1..=2)
+            .map(|n| {
+                let scene = Arc::clone(&scene);
+                thread::spawn(move || scene.execute(n, complete()))
+            })
+            .collect();
+        let settled = scene.store.settle(late, complete(), &scene.terms);
+        let ran: Vec<bool> = takers
+            .into_iter()
+            .map(|taker| taker.join().expect("no panic"))
+            .collect();
+        // Either the late holder settled before anybody took its claim, or one of the two did.
+        let late_in_time = u32::from(!matches!(settled, Settled::Lost));
+        assert_eq!(scene.executions.load(Ordering::SeqCst) + late_in_time, 1);
+        assert_eq!(
+            ran.iter().filter(|ran| **ran).count(),
+            usize::from(late_in_time == 0)
+        );
+        assert!(matches!(scene.look(), Some(Found::Complete(_))));
+    });
+}
+
+#[test]
+fn an_expired_answer_is_executed_again_once() {
+    explore(|| {
+        let scene = Scene::new(terms());
+        assert!(scene.execute(9, complete()));
+        scene.clock.pass(scene.terms.retention);
+        let threads: Vec<_> = (1..=2)
+            .map(|n| {
+                let scene = Arc::clone(&scene);
+                thread::spawn(move || scene.execute(n, complete()))
+            })
+            .collect();
+        let ran: Vec<bool> = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect();
+        assert_eq!(ran.iter().filter(|ran| **ran).count(), 1);
+        assert!(matches!(scene.look(), Some(Found::Complete(_))));
+        assert_eq!(scene.store.levels().records, 1);
+    });
+}

@@ -1,0 +1,421 @@
+//! What every kind of store must do: one set of behaviours, run on each of them.
+//!
+//! A store is brought by a [`Subject`]; [`suite!`] makes one test of each behaviour.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::{Begin, Claim, Held, Settled};
+use crate::core::{
+    fixtures::{answer, id, request, route, terms},
+    policy::{RetentionFrom, Terms, UnknownOutcome},
+    record::{NotRetained, RecordId, State},
+    transition::{Ask, Found, HoldLeft, Settlement},
+};
+
+/// A store under test, and its clock.
+pub(super) trait Subject {
+    /// As [`super::Stores::look`]; the store answers.
+    async fn look(&self, id: &RecordId, ask: &Ask<'_>) -> Option<Found>;
+    /// As [`super::Stores::begin`]; the store answers, and has room.
+    async fn begin(&self, id: &RecordId, ask: &Ask<'_>) -> Begin;
+    /// As [`super::Stores::renew`]; the store answers.
+    async fn renew(&self, claim: &Claim, terms: &Terms) -> Held;
+    /// As [`super::Stores::settle`]; the store answers.
+    async fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled;
+    /// Lets so much time pass on the store's clock.
+    async fn pass(&self, span: Duration);
+}
+
+/// What a request met with, in a form that can be compared.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Met {
+    /// Nothing, or what did not count any more.
+    Nothing,
+    InFlight(Duration),
+    Complete(StatusCode, Vec<u8>),
+    Tombstone(StatusCode, NotRetained),
+    Unknown(HoldLeft),
+    Mismatch {
+        in_flight: bool,
+    },
+}
+
+impl From<&Found> for Met {
+    fn from(found: &Found) -> Self {
+        match found {
+            Found::InFlight { left } => Self::InFlight(*left),
+            Found::Complete(record) => match &record.state {
+                State::Complete(answer) => Self::Complete(answer.status(), answer.body().to_vec()),
+                other => panic!("a complete record is in state {other:?}"),
+            },
+            Found::Tombstone { status, why } => Self::Tombstone(*status, *why),
+            Found::Unknown { left } => Self::Unknown(*left),
+            Found::Mismatch { in_flight } => Self::Mismatch {
+                in_flight: *in_flight,
+            },
+        }
+    }
+}
+
+/// One request, on one route's terms.
+pub(super) struct Request {
+    pub(super) id: RecordId,
+    pub(super) body: &'static str,
+    pub(super) terms: Terms,
+}
+
+impl Request {
+    pub(super) async fn look(&self, store: &impl Subject) -> Met {
+        let (fingerprint, route) = (request(self.body), route());
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            terms: &self.terms,
+            route: &route,
+        };
+        let found = store.look(&self.id, &ask).await;
+        found.as_ref().map_or(Met::Nothing, Met::from)
+    }
+
+    pub(super) async fn begin(&self, store: &impl Subject) -> Result<Claim, Met> {
+        let (fingerprint, route) = (request(self.body), route());
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            terms: &self.terms,
+            route: &route,
+        };
+        match store.begin(&self.id, &ask).await {
+            Begin::Claimed(claim) => Ok(claim),
+            Begin::Found(found) => Err(Met::from(&found)),
+        }
+    }
+
+    async fn claim(&self, store: &impl Subject) -> Claim {
+        self.begin(store).await.expect("nothing stands in the way")
+    }
+
+    async fn meets(&self, store: &impl Subject, expected: Met) {
+        assert_eq!(self.look(store).await, expected, "looking");
+        match self.begin(store).await {
+            Ok(_) => assert_eq!(Met::Nothing, expected, "claiming"),
+            Err(met) => assert_eq!(met, expected, "claiming"),
+        }
+    }
+}
+
+fn ask(body: &'static str, terms: Terms) -> Request {
+    Request {
+        id: id(1),
+        body,
+        terms,
+    }
+}
+
+fn complete(body: &str) -> Settlement {
+    Settlement::Complete(answer(body.as_bytes()))
+}
+
+fn completed(body: &str) -> Met {
+    Met::Complete(StatusCode::CREATED, body.as_bytes().to_vec())
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(super) async fn one_request_claims_and_its_copies_find_it_in_flight(store: &impl Subject) {
+    let a = ask("a", terms());
+    assert_eq!(a.look(store).await, Met::Nothing);
+    let _claim = a.claim(store).await;
+    a.meets(store, Met::InFlight(secs(60))).await;
+    ask("b", terms())
+        .meets(store, Met::Mismatch { in_flight: true })
+        .await;
+}
+
+pub(super) async fn an_answer_is_replayed_as_it_was_settled(store: &impl Subject) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    let settled = store.settle(claim, complete("done"), &terms()).await;
+    let Settled::Kept(record) = settled else {
+        panic!("{settled:?}")
+    };
+    assert_eq!(record.expires_at.left(record.started_at), secs(86_400));
+    a.meets(store, completed("done")).await;
+    ask("b", terms())
+        .meets(store, Met::Mismatch { in_flight: false })
+        .await;
+    Request {
+        id: id(2),
+        ..ask("a", terms())
+    }
+    .meets(store, Met::Nothing)
+    .await;
+}
+
+pub(super) async fn a_released_key_is_free(store: &impl Subject) {
+    let claim = ask("a", terms()).claim(store).await;
+    assert!(matches!(
+        store.settle(claim, Settlement::Release, &terms()).await,
+        Settled::Released
+    ));
+    ask("b", terms()).meets(store, Met::Nothing).await;
+}
+
+pub(super) async fn a_tombstone_says_what_the_upstream_said(store: &impl Subject) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    let tombstone = Settlement::Tombstone {
+        status: StatusCode::ACCEPTED,
+        why: NotRetained::Stream,
+    };
+    assert!(matches!(
+        store.settle(claim, tombstone, &terms()).await,
+        Settled::Kept(_)
+    ));
+    a.meets(
+        store,
+        Met::Tombstone(StatusCode::ACCEPTED, NotRetained::Stream),
+    )
+    .await;
+    ask("b", terms())
+        .meets(store, Met::Mismatch { in_flight: false })
+        .await;
+}
+
+pub(super) async fn at_exactly_its_end_a_record_is_expired(store: &impl Subject) {
+    let a = ask(
+        "a",
+        Terms {
+            retention: secs(50),
+            ..terms()
+        },
+    );
+    let claim = a.claim(store).await;
+    assert!(matches!(
+        store.settle(claim, complete("1"), &a.terms).await,
+        Settled::Kept(_)
+    ));
+    store.pass(Duration::from_millis(49_999)).await;
+    a.meets(store, completed("1")).await;
+    store.pass(Duration::from_millis(1)).await;
+    let claim = a.claim(store).await;
+    assert!(matches!(
+        store.settle(claim, complete("2"), &a.terms).await,
+        Settled::Kept(_)
+    ));
+    a.meets(store, completed("2")).await;
+}
+
+pub(super) async fn an_expired_record_is_nothing_to_another_request_too(store: &impl Subject) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    assert!(matches!(
+        store.settle(claim, complete("1"), &terms()).await,
+        Settled::Kept(_)
+    ));
+    store.pass(secs(86_400)).await;
+    let claim = ask("b", terms()).claim(store).await;
+    assert!(matches!(
+        store.settle(claim, Settlement::Release, &terms()).await,
+        Settled::Released
+    ));
+    assert_eq!(
+        a.look(store).await,
+        Met::Nothing,
+        "what had expired does not come back"
+    );
+}
+
+pub(super) async fn the_retention_may_count_from_the_start(store: &impl Subject) {
+    let a = ask(
+        "a",
+        Terms {
+            retention: secs(10),
+            retention_from: RetentionFrom::Start,
+            ..terms()
+        },
+    );
+    let claim = a.claim(store).await;
+    store.pass(secs(6)).await;
+    assert!(matches!(
+        store.settle(claim, complete("1"), &a.terms).await,
+        Settled::Kept(_)
+    ));
+    store.pass(Duration::from_millis(3_999)).await;
+    assert_eq!(a.look(store).await, completed("1"));
+    store.pass(Duration::from_millis(1)).await;
+    assert_eq!(a.look(store).await, Met::Nothing);
+}
+
+pub(super) async fn a_renewed_claim_lives_on(store: &impl Subject) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    for _ in 0..10 {
+        store.pass(secs(20)).await;
+        assert_eq!(store.renew(&claim, &terms()).await, Held::Yes);
+        a.meets(store, Met::InFlight(secs(60))).await;
+    }
+    assert!(matches!(
+        store.settle(claim, complete("1"), &terms()).await,
+        Settled::Kept(_)
+    ));
+    a.meets(store, completed("1")).await;
+}
+
+pub(super) async fn the_claim_of_a_holder_that_died_is_held_and_then_claimable(
+    store: &impl Subject,
+) {
+    let a = ask(
+        "a",
+        Terms {
+            unknown: UnknownOutcome::HoldFor(secs(5)),
+            ..terms()
+        },
+    );
+    drop(a.claim(store).await);
+    store.pass(Duration::from_millis(59_999)).await;
+    a.meets(store, Met::InFlight(Duration::from_millis(1)))
+        .await;
+    store.pass(Duration::from_millis(1)).await;
+    a.meets(store, Met::Unknown(HoldLeft::For(secs(5)))).await;
+    ask("b", a.terms)
+        .meets(store, Met::Mismatch { in_flight: false })
+        .await;
+    store.pass(secs(5)).await;
+    ask("b", a.terms)
+        .meets(store, Met::Mismatch { in_flight: false })
+        .await;
+    let claim = a.claim(store).await;
+    assert!(matches!(
+        store.settle(claim, complete("1"), &a.terms).await,
+        Settled::Kept(_)
+    ));
+}
+
+pub(super) async fn an_unknown_outcome_is_held_for_good_until_the_retention_ends(
+    store: &impl Subject,
+) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    store.pass(secs(1)).await;
+    assert!(matches!(
+        store.settle(claim, Settlement::Unknown, &terms()).await,
+        Settled::Kept(_)
+    ));
+    store.pass(Duration::from_millis(86_400_000 - 1_001)).await;
+    a.meets(store, Met::Unknown(HoldLeft::Forever)).await;
+    store.pass(Duration::from_millis(1)).await;
+    ask("b", terms()).meets(store, Met::Nothing).await;
+}
+
+pub(super) async fn with_release_an_unknown_outcome_is_free_at_once(store: &impl Subject) {
+    let release = Terms {
+        unknown: UnknownOutcome::Release,
+        ..terms()
+    };
+    let a = ask("a", release);
+    let claim = a.claim(store).await;
+    assert!(matches!(
+        store.settle(claim, Settlement::Unknown, &release).await,
+        Settled::Released
+    ));
+    drop(a.claim(store).await);
+    store.pass(secs(60)).await;
+    ask("b", release).meets(store, Met::Nothing).await;
+}
+
+pub(super) async fn a_late_holder_may_still_say_what_happened(store: &impl Subject) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    store.pass(secs(61)).await;
+    a.meets(store, Met::Unknown(HoldLeft::Forever)).await;
+    assert_eq!(store.renew(&claim, &terms()).await, Held::Yes);
+    a.meets(store, Met::InFlight(secs(60))).await;
+    store.pass(secs(61)).await;
+    assert!(matches!(
+        store.settle(claim, complete("late"), &terms()).await,
+        Settled::Kept(_)
+    ));
+    a.meets(store, completed("late")).await;
+}
+
+pub(super) async fn a_late_holder_writes_nothing_over_what_is_anothers(store: &impl Subject) {
+    let a = ask(
+        "a",
+        Terms {
+            unknown: UnknownOutcome::Release,
+            ..terms()
+        },
+    );
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        late.push(a.claim(store).await);
+        store.pass(secs(60)).await;
+    }
+    let claim = a.claim(store).await;
+    let tombstone = Settlement::Tombstone {
+        status: StatusCode::OK,
+        why: NotRetained::TooLarge,
+    };
+    assert_eq!(
+        store.renew(late.first().expect("five"), &a.terms).await,
+        Held::Lost
+    );
+    for settlement in [
+        Settlement::Release,
+        Settlement::Unknown,
+        complete("late"),
+        tombstone,
+    ] {
+        let held = late.pop().expect("five");
+        assert!(matches!(
+            store.settle(held, settlement, &a.terms).await,
+            Settled::Lost
+        ));
+        a.meets(store, Met::InFlight(secs(60))).await;
+    }
+    assert!(matches!(
+        store.settle(claim, complete("1"), &a.terms).await,
+        Settled::Kept(_)
+    ));
+    let held = late.pop().expect("five");
+    assert!(matches!(
+        store.settle(held, Settlement::Release, &a.terms).await,
+        Settled::Lost
+    ));
+    a.meets(store, completed("1")).await;
+}
+
+/// One test of each behaviour, on the store that the expression makes.
+macro_rules! suite {
+    ($($subject:expr => $($name:ident)+;)+) => {
+        $($(
+            #[tokio::test]
+            async fn $name() {
+                crate::store::suite::$name(&$subject).await;
+            }
+        )+)+
+    };
+    ($subject:expr) => {
+        crate::store::suite::suite! {
+            $subject =>
+            one_request_claims_and_its_copies_find_it_in_flight
+            an_answer_is_replayed_as_it_was_settled
+            a_released_key_is_free
+            a_tombstone_says_what_the_upstream_said
+            at_exactly_its_end_a_record_is_expired
+            an_expired_record_is_nothing_to_another_request_too
+            the_retention_may_count_from_the_start
+            a_renewed_claim_lives_on
+            the_claim_of_a_holder_that_died_is_held_and_then_claimable
+            an_unknown_outcome_is_held_for_good_until_the_retention_ends
+            with_release_an_unknown_outcome_is_free_at_once
+            a_late_holder_may_still_say_what_happened
+            a_late_holder_writes_nothing_over_what_is_anothers
+            ;
+        }
+    };
+}
+pub(super) use suite;

@@ -1,0 +1,364 @@
+//! Metrics: what is counted, and the Prometheus text it is told in (contract, section 11).
+//!
+//! A room asks once for its part ([`Metrics::route`], [`Metrics::store`]) and keeps it; after that a count is an
+//! atomic addition. Levels that a room keeps anyway are read from it when somebody asks for the text
+//! ([`Metrics::watch_store`], [`Metrics::watch_limit`], [`Metrics::watch_log`]). There is no global registry: two
+//! values of [`Metrics`] share nothing.
+//!
+//! Beyond the contract's table there are:
+//!
+//! | name | type | labels |
+//! |---|---|---|
+//! | `idem_proxy_limit_level` | gauge | limit: how much of a bound is taken, where its owner says |
+//! | `idem_proxy_limit_refusals_total` | counter | limit: what was refused over a bound |
+//! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
+//!
+//! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
+//! happened; levels show up once they are watched; everything else is there from the start, at 0.
+
+mod exposition;
+mod labels;
+mod series;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use prometheus::process_collector::ProcessCollector;
+
+pub use self::labels::{
+    EvictionCause, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp, StoreResult,
+};
+use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
+use super::log::LineWriter;
+use crate::core::policy::RouteName;
+
+/// All that one proxy counts. Cheap to clone; clones count into the same numbers.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    /// One each route name, [`Inner::unrouted`] first: what is rendered.
+    distinct: Vec<RouteMetrics>,
+    /// By the index that a route has in the configuration.
+    routes: Vec<RouteMetrics>,
+    /// `route=""`
+    unrouted: RouteMetrics,
+    connections: Table<Side, Connections>,
+    reloads: Table<Reload, Counter>,
+    refusals: Table<Limit, Counter>,
+    // The locks below are taken at start and when the text is asked for, never by a request.
+    stores: Mutex<Vec<StoreMetrics>>,
+    levels: Mutex<Vec<(Limit, ReadLevel)>>,
+    log: Mutex<Option<LineWriter>>,
+    process: ProcessCollector,
+}
+
+/// Reads a bound's level when the text is asked for.
+pub type ReadLevel = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Reads a store's levels when the text is asked for.
+pub type ReadStoreLevels = Arc<dyn Fn() -> StoreLevels + Send + Sync>;
+
+impl Metrics {
+    /// Metrics for these routes, in the order of the configuration, and for requests on no route. Two routes of one
+    /// name are counted as one.
+    #[must_use]
+    pub fn new(routes: &[RouteName]) -> Self {
+        let unrouted = RouteMetrics::new(RouteName::new(""));
+        let mut distinct = vec![unrouted.clone()];
+        let mut by_name = HashMap::from([(unrouted.name().clone(), unrouted.clone())]);
+        let routes = routes
+            .iter()
+            .map(|name| {
+                by_name
+                    .entry(name.clone())
+                    .or_insert_with(|| {
+                        let route = RouteMetrics::new(name.clone());
+                        distinct.push(route.clone());
+                        route
+                    })
+                    .clone()
+            })
+            .collect();
+        Self(Arc::new(Inner {
+            distinct,
+            routes,
+            unrouted,
+            connections: Table::new(Connections::default),
+            reloads: Table::new(Counter::default),
+            refusals: Table::new(Counter::default),
+            stores: Mutex::default(),
+            levels: Mutex::default(),
+            log: Mutex::default(),
+            process: ProcessCollector::for_self(),
+        }))
+    }
+
+    /// The part of the route with this index in the list given to [`Metrics::new`]; of no route (`route=""`) for
+    /// `None`, and for an index that no route has.
+    #[must_use]
+    pub fn route(&self, index: Option<usize>) -> &RouteMetrics {
+        index
+            .and_then(|index| self.0.routes.get(index))
+            .unwrap_or(&self.0.unrouted)
+    }
+
+    /// The part of a store of this kind, as `store.kind` spells it. To be asked for once.
+    #[must_use]
+    pub fn store(&self, kind: &'static str) -> StoreMetrics {
+        let mut stores = self.0.stores.lock();
+        if let Some(store) = stores.iter().find(|store| store.0.kind == kind) {
+            return store.clone();
+        }
+        let store = StoreMetrics::new(kind);
+        stores.push(store.clone());
+        store
+    }
+
+    /// From now on `read` tells the levels of the store of this kind. It takes the place of one told before.
+    pub fn watch_store(&self, kind: &'static str, read: ReadStoreLevels) {
+        let store = self.store(kind);
+        let mut watched = store.0.watched.lock();
+        watched.read = Some(read);
+    }
+
+    /// From now on `read` tells how much of this bound is taken. It takes the place of one told before.
+    pub fn watch_limit(&self, limit: Limit, read: ReadLevel) {
+        let mut levels = self.0.levels.lock();
+        levels.retain(|(other, _)| *other != limit);
+        levels.push((limit, read));
+    }
+
+    /// From now on the lines that this writer dropped are counted.
+    pub fn watch_log(&self, writer: LineWriter) {
+        *self.0.log.lock() = Some(writer);
+    }
+
+    /// Counts something that was refused because a bound was reached.
+    pub fn limit_refused(&self, limit: Limit) {
+        self.0.refusals.on(limit, Counter::add_one);
+    }
+
+    /// Counts a connection, which is open until the guard is dropped.
+    pub fn connection(&self, side: Side) -> ConnectionGuard {
+        self.0.connections.on(side, |connections| {
+            connections.total.add_one();
+            connections.open.add_one();
+        });
+        ConnectionGuard {
+            metrics: self.clone(),
+            side,
+        }
+    }
+
+    /// Counts a configuration that was reloaded, or was not.
+    pub fn config_reload(&self, result: Reload) {
+        self.0.reloads.on(result, Counter::add_one);
+    }
+
+    /// Everything in the Prometheus text format 0.0.4. It reads `/proc`: not for a thread that serves.
+    #[must_use]
+    pub fn render(&self) -> Vec<u8> {
+        exposition::render(&self.0)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics")
+            .field("routes", &self.0.routes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is counted for one route. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RouteMetrics(Arc<RouteSeries>);
+
+#[derive(Debug)]
+struct RouteSeries {
+    name: RouteName,
+    /// A request's count is its histogram's.
+    requests: Table<Outcome, Histogram>,
+    upstream: Table<StatusClass, Histogram>,
+    in_flight: Gauge,
+    waiters: Gauge,
+    settled: Table<SettledAs, Counter>,
+    claims_lost: Counter,
+}
+
+impl RouteMetrics {
+    fn new(name: RouteName) -> Self {
+        Self(Arc::new(RouteSeries {
+            name,
+            requests: Table::new(|| Histogram::new(REQUEST_BOUNDS)),
+            upstream: Table::new(|| Histogram::new(REQUEST_BOUNDS)),
+            in_flight: Gauge::default(),
+            waiters: Gauge::default(),
+            settled: Table::new(Counter::default),
+            claims_lost: Counter::default(),
+        }))
+    }
+
+    /// The route's name: its label.
+    #[must_use]
+    pub fn name(&self) -> &RouteName {
+        &self.0.name
+    }
+
+    /// Counts a request that ended so, after so long.
+    pub fn request(&self, outcome: Outcome, took: Duration) {
+        self.0.requests.on(outcome, |series| series.observe(took));
+    }
+
+    /// Counts an upstream call that was answered so, or not at all, after so long.
+    pub fn upstream(&self, class: StatusClass, took: Duration) {
+        self.0.upstream.on(class, |series| series.observe(took));
+    }
+
+    /// Counts an upstream call of a keyed request, which runs until the guard is dropped.
+    pub fn in_flight(&self) -> InFlightGuard {
+        self.0.in_flight.add_one();
+        InFlightGuard(self.clone())
+    }
+
+    /// Counts a joiner, which waits until the guard is dropped.
+    pub fn waiter(&self) -> WaiterGuard {
+        self.0.waiters.add_one();
+        WaiterGuard(self.clone())
+    }
+
+    /// Counts a record that was settled so.
+    pub fn settled(&self, settled: SettledAs) {
+        self.0.settled.on(settled, Counter::add_one);
+    }
+
+    /// Counts a claim that was found lost; once a claim.
+    pub fn claim_lost(&self) {
+        self.0.claims_lost.add_one();
+    }
+}
+
+/// An upstream call of a keyed request that runs: `idem_proxy_in_flight`.
+#[derive(Debug)]
+#[must_use = "a dropped guard counts as ended"]
+pub struct InFlightGuard(RouteMetrics);
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.0.in_flight.take_one();
+    }
+}
+
+/// A joiner that waits: `idem_proxy_waiters`.
+#[derive(Debug)]
+#[must_use = "a dropped guard counts as ended"]
+pub struct WaiterGuard(RouteMetrics);
+
+impl Drop for WaiterGuard {
+    fn drop(&mut self) {
+        self.0.0.waiters.take_one();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    open: Gauge,
+    total: Counter,
+}
+
+/// An open connection: `idem_proxy_connections`.
+#[derive(Debug)]
+#[must_use = "a dropped guard counts as closed"]
+pub struct ConnectionGuard {
+    metrics: Metrics,
+    side: Side,
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        let connections = &self.metrics.0.connections;
+        connections.on(self.side, |connections| connections.open.take_one());
+    }
+}
+
+/// What is counted for one store. Cheap to clone.
+#[derive(Clone)]
+pub struct StoreMetrics(Arc<StoreSeries>);
+
+struct StoreSeries {
+    kind: &'static str,
+    operations: Table<StoreOp, Operation>,
+    watched: Mutex<Watched>,
+}
+
+struct Operation {
+    took: Histogram,
+    results: Table<StoreResult, Counter>,
+}
+
+#[derive(Default)]
+struct Watched {
+    read: Option<ReadStoreLevels>,
+    /// What was told last.
+    last: StoreLevels,
+}
+
+/// What a store says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreLevels {
+    /// Records it holds, claims among them.
+    pub records: u64,
+    /// Bytes they take.
+    pub bytes: u64,
+    /// Records that went for want of room, ever.
+    pub evicted_size: u64,
+    /// Records that went because their retention had passed, ever.
+    pub evicted_expired: u64,
+    /// Records that an operator purged, ever.
+    pub evicted_purged: u64,
+}
+
+impl StoreMetrics {
+    fn new(kind: &'static str) -> Self {
+        Self(Arc::new(StoreSeries {
+            kind,
+            operations: Table::new(|| Operation {
+                took: Histogram::new(STORE_BOUNDS),
+                results: Table::new(Counter::default),
+            }),
+            watched: Mutex::default(),
+        }))
+    }
+
+    /// Counts an operation that ended so, after so long.
+    pub fn operation(&self, operation: StoreOp, result: StoreResult, took: Duration) {
+        self.0.operations.on(operation, |series| {
+            series.took.observe(took);
+            series.results.on(result, Counter::add_one);
+        });
+    }
+
+    /// What the store says of itself now; `None` where nobody watches it. What is counted never goes back, even
+    /// where another store of the kind began again at 0.
+    fn levels(&self) -> Option<StoreLevels> {
+        let mut watched = self.0.watched.lock();
+        let now = watched.read.as_ref()?();
+        let last = watched.last;
+        watched.last = StoreLevels {
+            evicted_size: now.evicted_size.max(last.evicted_size),
+            evicted_expired: now.evicted_expired.max(last.evicted_expired),
+            evicted_purged: now.evicted_purged.max(last.evicted_purged),
+            ..now
+        };
+        Some(watched.last)
+    }
+}
+
+impl fmt::Debug for StoreMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StoreMetrics").field(&self.0.kind).finish()
+    }
+}

@@ -1,0 +1,321 @@
+//! The numbers as Prometheus text: names, helps and labels stand here, each once.
+
+use prometheus::{
+    Encoder, TextEncoder,
+    core::Collector,
+    proto::{self, LabelPair, Metric, MetricFamily, MetricType},
+};
+
+use super::{
+    EvictionCause, Inner, Limit,
+    series::{Counter, Snapshot, Table},
+};
+
+/// Everything, by name.
+pub(super) fn render(inner: &Inner) -> Vec<u8> {
+    let mut families = Vec::new();
+    build_info(&mut families);
+    requests(inner, &mut families);
+    routes(inner, &mut families);
+    stores(inner, &mut families);
+    house(inner, &mut families);
+    families.extend(inner.process.collect());
+    // A family without a sample is an error to the encoder.
+    families.retain(|family| !family.get_metric().is_empty());
+    families.sort_by(|a, b| a.name().cmp(b.name()));
+
+    let mut text = Vec::with_capacity(16 << 10);
+    // Memory takes every write, and each family has a name and a sample.
+    if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
+        tracing::error!(%error, "metrics could not be rendered");
+    }
+    text
+}
+
+fn build_info(families: &mut Vec<MetricFamily>) {
+    families.push(family(
+        "idem_proxy_build_info",
+        "The version that runs; always 1.",
+        MetricType::GAUGE,
+        vec![gauge(&[("version", env!("CARGO_PKG_VERSION"))], 1.0)],
+    ));
+}
+
+/// What is timed for a route. Only what has happened is shown.
+fn requests(inner: &Inner, families: &mut Vec<MetricFamily>) {
+    let (mut totals, mut durations, mut upstream) = (Vec::new(), Vec::new(), Vec::new());
+    for route in &inner.distinct {
+        let name = route.name().as_str();
+        for (outcome, series) in route.0.requests.iter() {
+            if let Some(snapshot) = series.read() {
+                let labels = [("route", name), ("outcome", outcome)];
+                totals.push(counter(&labels, snapshot.count));
+                durations.push(histogram(&labels, &snapshot));
+            }
+        }
+        for (class, series) in route.0.upstream.iter() {
+            if let Some(snapshot) = series.read() {
+                upstream.push(histogram(
+                    &[("route", name), ("status_class", class)],
+                    &snapshot,
+                ));
+            }
+        }
+    }
+    families.push(family(
+        "idem_proxy_requests_total",
+        "Requests, by how they ended.",
+        MetricType::COUNTER,
+        totals,
+    ));
+    families.push(family(
+        "idem_proxy_request_duration_seconds",
+        "How long requests took, by how they ended.",
+        MetricType::HISTOGRAM,
+        durations,
+    ));
+    families.push(family(
+        "idem_proxy_upstream_duration_seconds",
+        "How long upstream calls took, by what they were answered with.",
+        MetricType::HISTOGRAM,
+        upstream,
+    ));
+}
+
+/// What is counted for a route beside its requests.
+fn routes(inner: &Inner, families: &mut Vec<MetricFamily>) {
+    let (mut in_flight, mut waiters) = (Vec::new(), Vec::new());
+    let (mut settled, mut claims_lost) = (Vec::new(), Vec::new());
+    for route in &inner.distinct {
+        let name = route.name().as_str();
+        in_flight.push(gauge(&[("route", name)], signed(route.0.in_flight.value())));
+        waiters.push(gauge(&[("route", name)], signed(route.0.waiters.value())));
+        claims_lost.push(counter(&[("route", name)], route.0.claims_lost.value()));
+        for (how, series) in route.0.settled.iter() {
+            settled.push(counter(&[("route", name), ("as", how)], series.value()));
+        }
+    }
+    families.push(family(
+        "idem_proxy_in_flight",
+        "Upstream calls of keyed requests that run now.",
+        MetricType::GAUGE,
+        in_flight,
+    ));
+    families.push(family(
+        "idem_proxy_waiters",
+        "Requests that wait now for a running call of the same key.",
+        MetricType::GAUGE,
+        waiters,
+    ));
+    families.push(family(
+        "idem_proxy_records_settled_total",
+        "Claims that ended, by what became of their records.",
+        MetricType::COUNTER,
+        settled,
+    ));
+    families.push(family(
+        "idem_proxy_claims_lost_total",
+        "Claims that were no longer their holders' when these came to renew or settle them.",
+        MetricType::COUNTER,
+        claims_lost,
+    ));
+}
+
+fn stores(inner: &Inner, families: &mut Vec<MetricFamily>) {
+    let (mut operations, mut durations) = (Vec::new(), Vec::new());
+    let (mut records, mut bytes, mut evictions) = (Vec::new(), Vec::new(), Vec::new());
+    // The guard is not held while rooms are asked for their levels: they may count meanwhile.
+    let all = inner.stores.lock().clone();
+    for store in all {
+        let kind = ("store", store.0.kind);
+        for (operation, series) in store.0.operations.iter() {
+            if let Some(snapshot) = series.took.read() {
+                durations.push(histogram(&[kind, ("operation", operation)], &snapshot));
+            }
+            for (result, series) in series.results.iter() {
+                let count = series.value();
+                if count > 0 {
+                    operations.push(counter(
+                        &[kind, ("operation", operation), ("result", result)],
+                        count,
+                    ));
+                }
+            }
+        }
+        let Some(levels) = store.levels() else {
+            continue;
+        };
+        records.push(gauge(&[kind], unsigned(levels.records)));
+        bytes.push(gauge(&[kind], unsigned(levels.bytes)));
+        for cause in EvictionCause::ALL {
+            let count = match cause {
+                EvictionCause::Size => levels.evicted_size,
+                EvictionCause::Expired => levels.evicted_expired,
+                EvictionCause::Purged => levels.evicted_purged,
+            };
+            evictions.push(counter(&[kind, ("cause", cause.as_str())], count));
+        }
+    }
+    families.push(family(
+        "idem_proxy_store_operations_total",
+        "Store operations, by how they ended.",
+        MetricType::COUNTER,
+        operations,
+    ));
+    families.push(family(
+        "idem_proxy_store_operation_duration_seconds",
+        "How long store operations took.",
+        MetricType::HISTOGRAM,
+        durations,
+    ));
+    families.push(family(
+        "idem_proxy_store_records",
+        "Records that the store holds, claims among them.",
+        MetricType::GAUGE,
+        records,
+    ));
+    families.push(family(
+        "idem_proxy_store_bytes",
+        "Bytes that the store's records take.",
+        MetricType::GAUGE,
+        bytes,
+    ));
+    families.push(family(
+        "idem_proxy_store_evictions_total",
+        "Records that left the store: for want of room (protection was lost), expired, or purged.",
+        MetricType::COUNTER,
+        evictions,
+    ));
+}
+
+/// What is counted for the process as a whole.
+fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
+    let (mut open, mut total) = (Vec::new(), Vec::new());
+    for (side, series) in inner.connections.iter() {
+        open.push(gauge(&[("side", side)], signed(series.open.value())));
+        total.push(counter(&[("side", side)], series.total.value()));
+    }
+    families.push(family(
+        "idem_proxy_connections",
+        "Connections that are open now.",
+        MetricType::GAUGE,
+        open,
+    ));
+    families.push(family(
+        "idem_proxy_connections_total",
+        "Connections that were opened.",
+        MetricType::COUNTER,
+        total,
+    ));
+    families.push(family(
+        "idem_proxy_config_reloads_total",
+        "Configurations that were reloaded, or refused.",
+        MetricType::COUNTER,
+        counters("result", &inner.reloads),
+    ));
+    families.push(family(
+        "idem_proxy_limit_refusals_total",
+        "What was refused because a bound was reached.",
+        MetricType::COUNTER,
+        counters("limit", &inner.refusals),
+    ));
+    let watched = inner.levels.lock().clone();
+    let level = |(limit, read): &(Limit, super::ReadLevel)| {
+        gauge(&[("limit", limit.as_str())], unsigned(read()))
+    };
+    families.push(family(
+        "idem_proxy_limit_level",
+        "How much of a bound is taken now.",
+        MetricType::GAUGE,
+        watched.iter().map(level).collect(),
+    ));
+    let dropped = inner
+        .log
+        .lock()
+        .as_ref()
+        .map_or(0, super::LineWriter::dropped);
+    families.push(family(
+        "idem_proxy_log_lines_dropped_total",
+        "Log lines that found the queue full or could not be written.",
+        MetricType::COUNTER,
+        vec![counter(&[], dropped)],
+    ));
+}
+
+fn counters<L: super::labels::Label>(label: &str, table: &Table<L, Counter>) -> Vec<Metric> {
+    let cell =
+        |(value, series): (&'static str, &Counter)| counter(&[(label, value)], series.value());
+    table.iter().map(cell).collect()
+}
+
+fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+fn labelled(labels: &[(&str, &str)]) -> Metric {
+    let pair = |(name, value): &(&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    Metric::from_label(labels.iter().map(pair).collect())
+}
+
+fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
+    let mut number = proto::Counter::default();
+    number.set_value(unsigned(value));
+    let mut metric = labelled(labels);
+    metric.set_counter(number);
+    metric
+}
+
+fn gauge(labels: &[(&str, &str)], value: f64) -> Metric {
+    let mut number = proto::Gauge::default();
+    number.set_value(value);
+    let mut metric = labelled(labels);
+    metric.set_gauge(number);
+    metric
+}
+
+fn histogram(labels: &[(&str, &str)], snapshot: &Snapshot) -> Metric {
+    let bucket = |(bound_ns, count): &(u64, u64)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(seconds(*bound_ns));
+        bucket.set_cumulative_count(*count);
+        bucket
+    };
+    let mut numbers = proto::Histogram::default();
+    numbers.set_bucket(snapshot.cumulative.iter().map(bucket).collect());
+    numbers.set_sample_count(snapshot.count);
+    numbers.set_sample_sum(seconds(snapshot.sum_ns));
+    let mut metric = labelled(labels);
+    metric.set_histogram(numbers);
+    metric
+}
+
+/// The quotient is rounded once, so a bound of 100 µs reads `0.0001`.
+fn seconds(ns: u64) -> f64 {
+    unsigned(ns) / 1e9
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the format's numbers are floats; over 2^53 they are rounded"
+)]
+fn unsigned(value: u64) -> f64 {
+    value as f64
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the format's numbers are floats; over 2^53 they are rounded"
+)]
+fn signed(value: i64) -> f64 {
+    value as f64
+}

@@ -1,0 +1,110 @@
+//! What the contract names and this version lacks.
+
+use idem_proxy::config::StoreKind;
+
+use crate::common::{assert_says, load, load_with, problems};
+
+#[test]
+fn what_this_version_lacks_is_refused_and_never_ignored() {
+    for (text, path) in [
+        (
+            "[server]\nkeepalive_timeout = \"75s\"",
+            "server.keepalive_timeout",
+        ),
+        ("[server]\nwrite_timeout = \"60s\"", "server.write_timeout"),
+        ("[server]\npolicy_path = \"/p\"", "server.policy_path"),
+        ("[server.tls]\ncert = \"c.pem\"", "server.tls"),
+        ("[server.tls]", "server.tls"),
+        ("[admin]\ntoken_file = \"t\"", "admin.token_file"),
+        ("[upstream]\nurl = \"https://x\"", "upstream.url"),
+        ("[upstream]\nprotocol = \"http2\"", "upstream.protocol"),
+        ("[upstream.tls]\nca = \"c.pem\"", "upstream.tls"),
+        ("[upstreams.b.tls]\nca = \"c.pem\"", "upstreams.b.tls"),
+        ("[store]\nkind = \"disk\"", "store.kind"),
+        ("[store]\nkind = \"redis\"", "store.kind"),
+        ("[store]\nkind = \"postgres\"", "store.kind"),
+        (
+            "[store]\nencryption_key_file = \"k\"",
+            "store.encryption_key_file",
+        ),
+        ("[identity]\nfrom = [\"jwt:sub\"]", "identity.from[0]"),
+        (
+            "[identity]\nfrom = [\"peer-ip\", \"sigv4\"]",
+            "identity.from[1]",
+        ),
+        ("[identity]\nfrom = [\"client-cert\"]", "identity.from[0]"),
+        (
+            "[identity]\ntrust_unverified = true",
+            "identity.trust_unverified",
+        ),
+        ("[identity.jwt]\nissuer = \"i\"", "identity.jwt"),
+        (
+            "[telemetry]\notlp_endpoint = \"http://c:4317\"",
+            "telemetry.otlp_endpoint",
+        ),
+        (
+            "[telemetry]\notlp_sample_ratio = 0.5",
+            "telemetry.otlp_sample_ratio",
+        ),
+        ("[policy]\nkey = \"derived\"", "policy.key"),
+        (
+            "[policy]\nkey_sources = [\"query:k\"]",
+            "policy.key_sources[0]",
+        ),
+        (
+            "[policy]\nkey_sources = [\"json:/k\"]",
+            "policy.key_sources[0]",
+        ),
+        (
+            "[policy]\nkey_sources = [\"form:k\"]",
+            "policy.key_sources[0]",
+        ),
+        ("[policy]\nafter_expiry = \"refuse\"", "policy.after_expiry"),
+        ("[policy]\nrefuse_for = \"30d\"", "policy.refuse_for"),
+        (
+            "[policy]\non_store_failure = \"bypass\"",
+            "policy.on_store_failure",
+        ),
+        ("[policy]\nreplay_auth = \"/me\"", "policy.replay_auth"),
+        ("[policy]\nerrors = \"stripe\"", "policy.errors"),
+        ("[policy]\nerrors = \"platform\"", "policy.errors"),
+        ("[policy]\nerrors = \"aws-xml\"", "policy.errors"),
+    ] {
+        let all = load_with(text, &[]).expect_err(text);
+        assert!(all.only_unavailable(), "{all}");
+        let said = all.to_string();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_says(&said, &[path, "not available in this version"]);
+    }
+}
+
+#[test]
+fn what_asks_for_nothing_is_taken() {
+    load(
+        "[server]\npolicy_path = \"\"\n[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
+         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\nreplay_auth = \"\"\n\
+         after_expiry = \"execute\"\non_store_failure = \"reject\"\nerrors = \"problem\"\n",
+    );
+}
+
+#[test]
+fn stores_that_are_not_chosen_are_checked_and_have_no_effect() {
+    let config = load(
+        "[store.disk]\npath = \"/d\"\nmax_bytes = \"1GiB\"\n[store.redis]\nurl = [\"redis://a\", \"rediss://b\"]\n\
+         url_file = \"u\"\ntopology = \"cluster\"\ntimeout = \"1s\"\nwait_replicas = 1\nallow_eviction = true\n\
+         [store.postgres]\nurl = \"postgres://h/db\"\n",
+    );
+    assert_eq!(config.store.kind, StoreKind::Memory);
+    assert_says(
+        &problems("[store.redis]\nurl = \"http://a\""),
+        &["store.redis.url", "redis://"],
+    );
+}
+
+#[test]
+fn wrong_beside_unavailable_is_wrong() {
+    let all = load_with("[server.tls]\ncret = \"c\"", &[]).expect_err("both");
+    assert!(!all.only_unavailable());
+    assert_eq!(all.len(), 2, "{all}");
+    assert_says(&all.to_string(), &["did you mean cert?"]);
+}

@@ -1,0 +1,206 @@
+//! Policies: dialects, layers and what values become.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use idem_proxy::core::policy::{
+    CallerPart, ErrorShape, InFlight, KeyFormat, KeySyntax, MissingCaller, Policy, QueryMode,
+    ReplayHeaders, RetentionFrom, Scope, UnknownOutcome,
+};
+
+use crate::common::{ROUTE, assert_says, load, policy, problems};
+
+fn stores(policy: &Policy, code: u16) -> bool {
+    policy
+        .store_responses
+        .contains(StatusCode::from_u16(code).expect("a status"))
+}
+
+#[test]
+fn the_nearest_layer_wins() {
+    // route's own key, route's dialect, [policy]'s key, [policy]'s dialect, default
+    let text = format!(
+        "[policy]\ndialect = \"stripe-v2\"\nerrors = \"problem\"\nmarker_miss = \"first\"\nwait_timeout = \"3s\"\n{ROUTE}"
+    );
+    let by_policy = policy(&text);
+    assert_eq!(
+        by_policy.marker.header.as_ref().expect("a marker"),
+        "idempotent-replayed"
+    );
+    assert_eq!(by_policy.marker.miss.as_ref().expect("a value"), "first");
+    assert_eq!(by_policy.terms.retention, Duration::from_hours(30 * 24));
+    assert_eq!(by_policy.terms.unknown, UnknownOutcome::Release);
+    assert_eq!(by_policy.errors.shape, ErrorShape::Problem);
+
+    let by_route = policy(&format!("{text}dialect = \"ietf\"\nretention = \"2h\"\n"));
+    assert_eq!(
+        by_route.terms.retention,
+        Duration::from_hours(2),
+        "the route's own key"
+    );
+    assert_eq!(
+        by_route.key_syntax,
+        KeySyntax::Structured,
+        "the route's dialect"
+    );
+    assert_eq!(
+        by_route.scope,
+        Scope::Operation,
+        "the route's dialect is whole"
+    );
+    assert_eq!(by_route.terms.unknown, UnknownOutcome::HoldForever);
+    assert_eq!(by_route.marker.header, None);
+    assert_eq!(by_route.marker.miss.as_ref().expect("a value"), "miss");
+    assert_eq!(
+        by_route.wait_timeout,
+        Duration::from_secs(3),
+        "no dialect sets this"
+    );
+}
+
+#[test]
+fn the_ietf_dialect_serves_as_it_is() {
+    let ietf = policy(&format!("[policy]\ndialect = \"ietf\"\n{ROUTE}"));
+    assert_eq!(
+        (ietf.key_syntax, ietf.in_flight),
+        (KeySyntax::Structured, InFlight::Conflict)
+    );
+    for (code, kept) in [
+        (200, true),
+        (302, true),
+        (404, true),
+        (500, true),
+        (401, false),
+        (425, false),
+        (429, false),
+    ] {
+        assert_eq!(stores(&ietf, code), kept, "{code}");
+    }
+}
+
+#[test]
+fn every_dialect_serves_with_what_this_version_has() {
+    for dialect in [
+        "standard",
+        "ietf",
+        "iri",
+        "single-flight",
+        "platform",
+        "stripe-v1",
+        "stripe-v2",
+        "aws",
+    ] {
+        let text = format!(
+            "[policy]\ndialect = \"{dialect}\"\nerrors = \"problem\"\nkey_sources = [\"header:Idempotency-Key\"]\n{ROUTE}"
+        );
+        load(&text);
+    }
+}
+
+#[test]
+fn what_a_dialect_asks_for_is_refused_in_its_name() {
+    let said = problems("[policy]\ndialect = \"stripe-v1\"\n");
+    assert_says(
+        &said,
+        &[
+            "proxy.toml:2: ",
+            "policy.errors = \"stripe\"",
+            "dialect \"stripe-v1\"",
+            "not available",
+        ],
+    );
+    let said = problems(&format!("{ROUTE}dialect = \"platform\"\n"));
+    assert_says(
+        &said,
+        &[
+            "proxy.toml:6: ",
+            "route[orders].errors = \"platform\"",
+            "dialect \"platform\"",
+        ],
+    );
+}
+
+#[test]
+fn a_platform_fingerprint_leaves_the_query_and_headers_out() {
+    let text = format!(
+        "[policy]\ndialect = \"platform\"\nerrors = \"problem\"\n[policy.fingerprint]\nheaders = [\"x-a\"]\n\
+         ignore = [\"/at\"]\n{ROUTE}"
+    );
+    let platform = policy(&text);
+    assert_eq!(platform.fingerprint.query, QueryMode::Off);
+    assert_eq!(platform.fingerprint.headers, ["x-a"]);
+    assert_eq!(platform.fingerprint.ignore.len(), 1);
+    assert_eq!(platform.terms.retention_from, RetentionFrom::Start);
+    assert_eq!(platform.replay_headers, ReplayHeaders::None);
+    let own = policy(&format!(
+        "{text}dialect = \"ietf\"\nfingerprint = {{ body = \"raw\" }}\n"
+    ));
+    assert_eq!(
+        own.fingerprint.query,
+        QueryMode::Exact,
+        "the route's dialect is whole"
+    );
+    assert_eq!(own.fingerprint.headers, ["content-type"]);
+    assert_eq!(own.fingerprint.ignore.len(), 1, "no dialect sets this");
+}
+
+#[test]
+fn a_route_overrides_identity_and_fingerprint_key_by_key() {
+    let text = format!(
+        "[identity]\nfrom = [\"peer-ip\"]\nmissing = \"anonymous\"\n{ROUTE}[route.identity]\nfrom = [\"header:X-Caller\", \"cookie:s\"]\n\
+         [route.fingerprint]\nquery = \"sorted\"\n"
+    );
+    let own = policy(&text);
+    let parts = [
+        CallerPart::Header("x-caller".parse().expect("a name")),
+        CallerPart::Cookie("s".into()),
+    ];
+    assert_eq!(own.identity.from, parts);
+    assert_eq!(own.identity.missing, MissingCaller::Anonymous);
+    assert_eq!(own.fingerprint.query, QueryMode::Sorted);
+    assert!(own.fingerprint.path);
+}
+
+#[test]
+fn a_pattern_matches_the_whole_key() {
+    for (pattern, yes, no) in [
+        ("a|b", "b", "ab"),
+        ("[0-9]{3}", "123", "1234"),
+        ("(?i)abc", "ABC", "ABCD"),
+        ("(?m)a", "a", "a\nb"),
+    ] {
+        let policy = policy(&format!("[policy]\nkey_format = '{pattern}'\n{ROUTE}"));
+        let KeyFormat::Pattern(regex) = policy.key_format else {
+            panic!("{pattern} is no pattern");
+        };
+        assert!(regex.is_match(yes), "{pattern} {yes}");
+        assert!(!regex.is_match(no), "{pattern} {no}");
+    }
+    assert!(matches!(
+        policy(&format!("[policy]\nkey_format = \"uuid\"\n{ROUTE}")).key_format,
+        KeyFormat::Uuid
+    ));
+}
+
+#[test]
+fn docs_become_types_and_links() {
+    let errors = policy(&format!(
+        "[policy]\ndocs_url = \"https://d.example/i?x=1\"\n{ROUTE}"
+    ))
+    .errors;
+    assert_eq!(errors.type_base, "https://d.example/i?x=1#");
+    assert_eq!(
+        errors.link.expect("a link"),
+        "<https://d.example/i?x=1>; rel=\"describedby\""
+    );
+}
+
+#[test]
+fn an_empty_marker_is_none() {
+    let none = policy(&format!(
+        "[policy]\nmarker_header = \"\"\nmarker_miss = \"\"\n{ROUTE}"
+    ))
+    .marker;
+    assert_eq!((none.header, none.miss), (None, None));
+    assert!(none.hit.is_some());
+}

@@ -1,0 +1,47 @@
+//! What is valid and worth a word.
+
+use idem_proxy::config::Loaded;
+
+use crate::common::{ROUTE, assert_says, load_with};
+
+fn loaded(text: &str) -> Loaded {
+    load_with(text, &[]).expect("valid")
+}
+
+#[test]
+fn what_is_valid_and_dangerous_is_said() {
+    assert_says(&loaded("").warnings.join("\n"), &["no [[route]]"]);
+    let short = format!("[policy]\nretention = \"1m\"\nretention_from = \"start\"\n{ROUTE}");
+    assert_says(
+        &loaded(&short).warnings.join("\n"),
+        &["route orders", "retention", "capture_timeout"],
+    );
+    let large = format!("[policy]\nmax_request_body = \"1GiB\"\n{ROUTE}");
+    assert_says(
+        &loaded(&large).warnings.join("\n"),
+        &["route orders", "max_buffered_bytes"],
+    );
+    assert_eq!(loaded(ROUTE).warnings, [""; 0]);
+}
+
+#[test]
+fn callers_that_may_surprise_are_advice() {
+    for (from, word) in [
+        ("authorization", "new caller"),
+        ("header:X-C", "freely"),
+        ("peer-ip", "load balancer"),
+    ] {
+        let text = format!("[identity]\nfrom = [\"{from}\"]\n{ROUTE}");
+        let advice = loaded(&text).advice;
+        assert_eq!(advice.len(), 1, "{advice:?}");
+        assert_says(&advice.join("\n"), &["orders", word]);
+        assert!(
+            loaded(&format!("{text}key = \"off\"\n")).advice.is_empty(),
+            "{from}"
+        );
+    }
+    let trusted = format!(
+        "[server]\ntrusted_proxies = [\"10.0.0.0/8\"]\n[identity]\nfrom = [\"peer-ip\"]\n{ROUTE}"
+    );
+    assert!(loaded(&trusted).advice.is_empty());
+}
