@@ -178,7 +178,7 @@ fn hostile_answers_never_reach_the_client_as_two() {
         let mut client = proxy.client();
         upstream.then(Step::bytes(answer));
         client.ask(&Request::get("/free"));
-        let first = client.try_answer(PATIENCE).expect("an answer");
+        let first = client.try_answer(PATIENCE).expect(answer);
         assert!(first.body != b"evil", "{first}");
         if client.try_say(Request::get("/free").bytes()).is_ok()
             && let Ok(second) = client.try_answer(PATIENCE)

@@ -97,17 +97,20 @@ fn a_bare_key_is_visible_ascii_without_comma_and_space() {
             &"k".repeat(255),
         ],
     );
-    refused(
-        "",
-        &[
-            "a b",
-            "a,b",
-            "a\tb",
-            "caf\u{e9}",
-            "k\u{7f}",
-            &"k".repeat(256),
-        ],
-    );
+    refused("", &["a b", "a,b", "a\tb", "caf\u{e9}", &"k".repeat(256)]);
+}
+
+#[test]
+fn a_control_byte_in_a_key_is_refused_wherever_it_is_noticed() {
+    let upstream = Upstream::start();
+    for settings in ["", "policy.key_syntax = 'raw'"] {
+        let proxy = Proxy::with(&upstream, settings);
+        for value in ["k\u{7f}", "k\u{1}k", "\"k\u{8}\""] {
+            let answer = proxy.send(&unkeyed().key(value));
+            assert_eq!(answer.status, 400, "{value:?}: {answer}");
+        }
+    }
+    assert_eq!(upstream.executions(), 0);
 }
 
 #[test]
@@ -270,11 +273,10 @@ fn the_sources_of_a_key_are_tried_in_order() {
     let settings = "policy.key_sources = ['header:X-Request-Token', 'header:Idempotency-Key']";
     let proxy = Proxy::with(&upstream, settings);
     let (a, b) = (key(), key());
-    let first = executed(proxy.send(&unkeyed().header("X-Request-Token", &a).key(&b)));
-    replayed(
-        &proxy.send(&unkeyed().header("X-Request-Token", &a)),
-        &first,
-    );
+    let first = executed(proxy.send(&unkeyed().header("X-Request-Token", &a)));
+    let both = unkeyed().header("X-Request-Token", &a).key(&a);
+    replayed(&proxy.send(&both), &first);
+    replayed(&proxy.send(&unkeyed().key(&a)), &first);
     assert_eq!(executed(proxy.send(&unkeyed().key(&b))).execution(), 2);
 }
 

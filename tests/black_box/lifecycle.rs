@@ -196,8 +196,10 @@ fn a_wrong_configuration_never_starts() {
 fn the_start_says_what_a_store_in_memory_forgets() {
     let upstream = Upstream::start();
     let proxy = Proxy::start(&upstream);
-    let log = proxy.log().to_ascii_lowercase();
-    assert!(log.contains("memory") && log.contains("restart"), "{log}");
+    eventually("the log says so", || {
+        let log = proxy.log().to_ascii_lowercase();
+        log.contains("memory") && log.contains("restart")
+    });
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_stripe_payment_whose_first_try_times_out_is_made_once() {
         "[[route]]\nname = 'stripe'\nmethods = ['POST']\npath = '/v1/{*rest}'\nkey = 'required'";
     let proxy = Proxy::with(&upstream, settings);
     let customer = r#"{"id":"cus_1","object":"customer"}"#;
-    upstream.then(reply(200).body(customer));
+    upstream.then(reply(200).body(customer).header("Request-Id", "req_1"));
     // The payment's answer is held back until the client has given up once and asked again.
     let gate = upstream.hold(reply(200).body(PAYMENT));
     let program = Path::new(ROOT).join("tests/black_box/real_clients/stripe_payment.py");
@@ -88,8 +88,8 @@ fn a_stripe_payment_whose_first_try_times_out_is_made_once() {
         Some("application/x-www-form-urlencoded")
     );
     proxy.await_metric(
-        "idem_proxy_requests_total",
-        &[("route", "stripe"), ("outcome", "miss")],
+        "idem_proxy_records_settled_total",
+        &[("as", "complete")],
         2.0,
     );
     proxy.await_metric(
