@@ -1,1 +1,175 @@
-fn main(){}
+//! The binary: command line, configuration, logs, listeners, signals, drain, exit code.
+
+use std::{io::Write as _, path::Path, process::ExitCode};
+
+use idem_proxy::{
+    app::{App, Drained},
+    cli::{self, Command, Exit},
+    config::{self, Loaded},
+    demo,
+    tasks::Tasks,
+    telemetry::{access::AccessLog, log, metrics::Metrics},
+};
+use tokio::{
+    runtime::{self, Handle},
+    signal::unix::{Signal, SignalKind, signal},
+};
+use tokio_util::task::TaskTracker;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let exit = match Command::parse() {
+        Err(exit) => exit,
+        Ok(Command::Check { config }) => cli::run_check(&config),
+        Ok(Command::PrintConfig { config }) => cli::run_print_config(&config),
+        Ok(Command::Serve { config }) => serve(&config),
+        Ok(Command::Demo) => run_demo(),
+    };
+    exit.into()
+}
+
+fn serve(path: &Path) -> Exit {
+    match config::load(path, config::environment()) {
+        Ok(loaded) => run(loaded, None),
+        Err(problems) => cli::refuse(problems),
+    }
+}
+
+fn run_demo() -> Exit {
+    let ports = match demo::Ports::choose() {
+        Ok(ports) => ports,
+        Err(error) => return fail(&format!("demo: no free port on loopback: {error}")),
+    };
+    match config::parse("demo", &ports.configuration(), []).loaded() {
+        Ok(loaded) => run(loaded, Some(ports)),
+        Err(problems) => cli::refuse(problems),
+    }
+}
+
+/// Sets up the logs, and runs the application in the runtime of this thread: it accepts, the workers serve.
+fn run(loaded: Loaded, demo: Option<demo::Ports>) -> Exit {
+    let telemetry = &loaded.config.telemetry;
+    let rust_log = config::rust_log();
+    let logs = match log::init(
+        telemetry.log_format,
+        &telemetry.log_level,
+        rust_log.as_deref(),
+        std::io::stderr(),
+    ) {
+        Ok(logs) => logs,
+        Err(error) => return cli::refuse(error),
+    };
+    let runtime = match runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("no event loop: {error}")),
+    };
+    match runtime.block_on(until_drained(loaded, &logs, demo)) {
+        Ok(Drained::Whole) => {
+            tracing::info!("drained");
+            Exit::Done
+        }
+        Ok(Drained::CutOff {
+            executions,
+            connections,
+        }) => {
+            tracing::error!(
+                executions,
+                connections,
+                "drain_timeout passed: what still ran was cut off, and its records are left to their leases"
+            );
+            Exit::Failed
+        }
+        Err(error) => {
+            drop(logs);
+            fail(&format!("{error:#}"))
+        }
+    }
+}
+
+async fn until_drained(
+    loaded: Loaded,
+    logs: &log::LogGuard,
+    demo: Option<demo::Ports>,
+) -> anyhow::Result<Drained> {
+    let Loaded {
+        config, warnings, ..
+    } = loaded;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let routes: Vec<_> = config
+        .routes
+        .iter()
+        .map(|route| route.name.clone())
+        .collect();
+    let metrics = Metrics::new(&routes);
+    metrics.watch_log(logs.writer());
+    let access = if config.telemetry.access_log {
+        AccessLog::new(logs, &routes)
+    } else {
+        AccessLog::off()
+    };
+    let term = termination()?;
+    let app = App::start(config, metrics, access).await?;
+    for address in app.client_addresses() {
+        tracing::info!(
+            address,
+            version = env!("CARGO_PKG_VERSION"),
+            "listening for clients"
+        );
+    }
+    for address in app.operator_addresses() {
+        tracing::info!(address, "listening for operators");
+    }
+    if let Some(ports) = demo {
+        demo::serve_payments(
+            ports.upstream,
+            Tasks::new(Handle::current(), TaskTracker::new()),
+        )
+        .await?;
+        // Where nobody reads it there is nobody to guide.
+        let _ = std::io::stdout().lock().write_all(ports.tour().as_bytes());
+    }
+    Ok(app.serve(term).await)
+}
+
+/// Completes at the first SIGTERM or SIGINT; the second one ends the process at once.
+fn termination() -> std::io::Result<impl Future<Output = ()>> {
+    let mut ends = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    let mut hangup = signal(SignalKind::hangup())?;
+    let tasks = Tasks::new(Handle::current(), TaskTracker::new());
+    let detached = tasks.clone();
+    Ok(async move {
+        tasks.detach(async move {
+            while hangup.recv().await.is_some() {
+                tracing::warn!(
+                    "SIGHUP: reloading is not available in this version; nothing was changed"
+                );
+            }
+        });
+        either(&mut ends).await;
+        detached.detach(async move {
+            either(&mut ends).await;
+            tracing::error!("a second signal: ending at once; what ran is left to its leases");
+            std::process::exit(1);
+        });
+    })
+}
+
+async fn either((terminate, interrupt): &mut (Signal, Signal)) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+fn fail(why: &str) -> Exit {
+    // Where nobody can be told, the exit status still says it.
+    let _ = writeln!(std::io::stderr().lock(), "idem-proxy: {why}");
+    Exit::Failed
+}

@@ -99,3 +99,13 @@ fn existing(table: &Table, part: &str) -> String {
         .cloned()
         .unwrap_or_else(|| part.to_owned())
 }
+
+/// `RUST_LOG`, which wins over `telemetry.log_level`.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where the environment is read"
+)]
+pub fn rust_log() -> Option<String> {
+    std::env::var("RUST_LOG").ok()
+}

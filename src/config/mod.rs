@@ -39,7 +39,7 @@ use crate::core::{
 
 pub use self::{
     compile::{Reading, parse, read},
-    environment::environment,
+    environment::{environment, rust_log},
     printed::Printed,
     problem::Problems,
 };

@@ -1,1 +1,315 @@
-//! To be written.
+//! Header fields on their way through: what ends at the proxy, what is kept for replays, what is added.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+    header::{
+        CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
+        FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
+        TRANSFER_ENCODING, UPGRADE,
+    },
+};
+
+use super::policy::ReplayHeaders;
+
+/// Fields that mean one connection and end with it (RFC 9110, section 7.6.1), beside those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 10] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+];
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// Takes out everything that ends at this hop, in either direction.
+///
+/// Names in `Connection` that would take away what the proxy or the upstream lives by are not followed: those fields
+/// stay (RFC 9110, section 7.6.1, forbids naming end-to-end fields there).
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+            .filter_map(|name| name.trim().parse().ok())
+            .filter(may_be_named)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    // One pass finds out whether there is anything to do; mostly there is not.
+    let found = |headers: &HeaderMap| {
+        HOP_BY_HOP
+            .into_iter()
+            .find(|name| headers.keys().any(|own| own == name))
+    };
+    while let Some(name) = found(headers) {
+        headers.remove(name);
+    }
+}
+
+fn may_be_named(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    !(text.starts_with("content-")
+        || text.starts_with("x-forwarded-")
+        || [
+            "host",
+            "authorization",
+            "cookie",
+            "cache-control",
+            "idempotency-key",
+        ]
+        .contains(&text))
+}
+
+/// Whether the one expectation that exists is what the request has, or none (RFC 9110, section 10.1.1).
+#[must_use]
+pub fn expectation_can_be_met(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(EXPECT)
+        .iter()
+        .all(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// How a request came in, as the upstream is told.
+#[derive(Clone, Debug)]
+pub struct Via {
+    /// The peer's address, as `X-Forwarded-For` writes it; `None` for a unix socket.
+    pub peer: Option<HeaderValue>,
+    /// Whether the peer is one of `trusted_proxies`.
+    pub trusted: bool,
+    /// `http` or `https`.
+    pub proto: HeaderValue,
+}
+
+/// Makes a client's request head one of ours: hop-by-hop fields and the expectation end here, `X-Forwarded-*` say
+/// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added.
+pub fn forward_request(headers: &mut HeaderMap, via: &Via) {
+    strip_hop_by_hop(headers);
+    headers.remove(EXPECT);
+    let addresses = if via.trusted {
+        chain(headers, via.peer.as_ref())
+    } else {
+        headers.remove(FORWARDED);
+        headers.remove(X_FORWARDED_PROTO);
+        headers.remove(X_FORWARDED_HOST);
+        via.peer.clone()
+    };
+    match addresses {
+        Some(addresses) => drop(headers.insert(X_FORWARDED_FOR, addresses)),
+        None => drop(headers.remove(X_FORWARDED_FOR)),
+    }
+    if !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, via.proto.clone());
+    }
+    if !headers.contains_key(X_FORWARDED_HOST)
+        && let Some(host) = headers.get(HOST).cloned()
+    {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+}
+
+/// The addresses that a trusted peer reported, and the peer's own.
+fn chain(headers: &HeaderMap, peer: Option<&HeaderValue>) -> Option<HeaderValue> {
+    let lines = headers.get_all(X_FORWARDED_FOR).iter().chain(peer);
+    let parts: Vec<&[u8]> = lines.map(HeaderValue::as_bytes).collect();
+    HeaderValue::from_bytes(&parts.join(&b", "[..]))
+        .ok()
+        .filter(|all| !all.is_empty())
+}
+
+/// Whether an answer has no body whatever its head says (RFC 9110, section 6.4.1).
+#[must_use]
+pub fn is_bodyless(method: &Method, status: StatusCode) -> bool {
+    method == Method::HEAD
+        || status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED
+}
+
+/// The fields of an answer that its replays carry, in order. Hop-by-hop fields are gone already.
+///
+/// `Content-Length` is made anew on each answer, but where there is no body it describes one that is not here, and stays.
+#[must_use]
+pub fn kept_for_replay(headers: &HeaderMap, rule: &ReplayHeaders, bodyless: bool) -> HeaderMap {
+    let describes_body = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE];
+    let keeps = |name: &HeaderName| {
+        if name == CONTENT_LENGTH {
+            return bodyless;
+        }
+        match rule {
+            ReplayHeaders::EndToEnd => name != SET_COOKIE,
+            ReplayHeaders::None => describes_body.contains(name),
+            ReplayHeaders::Only(listed) => listed.contains(name) || describes_body.contains(name),
+        }
+    };
+    let mut kept = HeaderMap::with_capacity(headers.keys_len());
+    for (name, value) in headers.iter().filter(|(name, _)| keeps(name)) {
+        kept.append(name.clone(), value.clone());
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(
+                name.parse::<HeaderName>().expect("a name"),
+                HeaderValue::from_bytes(value.as_bytes()).expect("a value"),
+            );
+        }
+        headers
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn stranger() -> Via {
+        Via {
+            peer: Some(HeaderValue::from_static("192.0.2.7")),
+            trusted: false,
+            proto: HeaderValue::from_static("http"),
+        }
+    }
+
+    #[test]
+    fn hop_by_hop_fields_end_here_and_so_does_what_any_connection_line_names() {
+        let mut headers = map(&[
+            ("connection", "x-a, Keep-Alive"),
+            ("connection", "x-b"),
+            ("x-a", "1"),
+            ("x-b", "1"),
+            ("x-c", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("proxy-connection", "close"),
+            ("proxy-authorization", "Basic x"),
+            ("http2-settings", "x"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(names(&headers), ["x-c"]);
+    }
+
+    #[test]
+    fn naming_an_end_to_end_field_in_connection_takes_nothing_away() {
+        let mut headers = map(&[
+            (
+                "connection",
+                "idempotency-key, authorization, content-length, cookie, host",
+            ),
+            ("idempotency-key", "k"),
+            ("authorization", "Bearer a"),
+            ("content-length", "2"),
+            ("cookie", "a=b"),
+            ("host", "h"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers.len(), 5);
+    }
+
+    #[test]
+    fn a_strangers_forwarding_claims_are_replaced() {
+        let mut headers = map(&[
+            ("host", "shop.example"),
+            ("forwarded", "for=203.0.113.9"),
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil.example"),
+            ("expect", "100-continue"),
+        ]);
+        forward_request(&mut headers, &stranger());
+        assert_eq!(
+            headers.get("x-forwarded-for"),
+            Some(&HeaderValue::from_static("192.0.2.7"))
+        );
+        assert_eq!(
+            headers.get("x-forwarded-proto"),
+            Some(&HeaderValue::from_static("http"))
+        );
+        assert_eq!(
+            headers.get("x-forwarded-host"),
+            Some(&HeaderValue::from_static("shop.example"))
+        );
+        assert!(!headers.contains_key("forwarded") && !headers.contains_key("expect"));
+    }
+
+    #[test]
+    fn a_trusted_peers_claims_are_kept_and_it_is_added() {
+        let via = Via {
+            trusted: true,
+            ..stranger()
+        };
+        let mut headers = map(&[
+            ("host", "shop.example"),
+            ("forwarded", "for=203.0.113.9"),
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-forwarded-for", "198.51.100.1"),
+            ("x-forwarded-proto", "https"),
+        ]);
+        forward_request(&mut headers, &via);
+        let addresses: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
+        assert_eq!(addresses, ["203.0.113.9, 198.51.100.1, 192.0.2.7"]);
+        assert_eq!(
+            headers.get("x-forwarded-proto"),
+            Some(&HeaderValue::from_static("https"))
+        );
+        assert!(headers.contains_key("forwarded"));
+    }
+
+    #[test]
+    fn replays_carry_what_the_rule_names() {
+        let answer = map(&[
+            ("content-type", "text/csv"),
+            ("content-length", "7"),
+            ("set-cookie", "sid=1"),
+            ("link", "<a>"),
+            ("link", "<b>"),
+            ("location", "/7"),
+        ]);
+        let kept = |rule: &ReplayHeaders, bodyless| {
+            names(&kept_for_replay(&answer, rule, bodyless)).join(" ")
+        };
+        assert_eq!(
+            kept(&ReplayHeaders::EndToEnd, false),
+            "content-type link location"
+        );
+        assert_eq!(
+            kept(&ReplayHeaders::EndToEnd, true),
+            "content-length content-type link location"
+        );
+        assert_eq!(kept(&ReplayHeaders::None, false), "content-type");
+        let listed = ReplayHeaders::Only(vec![SET_COOKIE, http::header::LOCATION]);
+        assert_eq!(kept(&listed, false), "content-type location set-cookie");
+        let links = kept_for_replay(&answer, &ReplayHeaders::EndToEnd, false);
+        assert_eq!(
+            links.get_all("link").iter().collect::<Vec<_>>(),
+            ["<a>", "<b>"]
+        );
+    }
+
+    #[test]
+    fn one_expectation_can_be_met() {
+        assert!(expectation_can_be_met(&map(&[])));
+        assert!(expectation_can_be_met(&map(&[("expect", "100-Continue")])));
+        assert!(!expectation_can_be_met(&map(&[("expect", "200-ok")])));
+    }
+}

@@ -70,7 +70,7 @@ fn decode_unreserved(raw: &str) -> String {
             continue;
         };
         rest = tail.get(2..).unwrap_or_default();
-        let value = (high * 16 + low) as u8; // two hexadecimal digits: at most 255
+        let value = u8::try_from(high * 16 + low).unwrap_or(u8::MAX); // two hexadecimal digits fit
         if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
             out.push(value);
         } else {
@@ -116,17 +116,26 @@ impl Template {
         let mut names: Vec<&str> = Vec::new();
         for raw in inner.split('/').filter(|segment| !segment.is_empty()) {
             if segments.last() == Some(&Segment::Rest) {
-                return Err(format!("`{{*{}}}` takes the rest, so nothing can follow it", names.last().unwrap_or(&"rest")));
+                return Err(format!(
+                    "`{{*{}}}` takes the rest, so nothing can follow it",
+                    names.last().unwrap_or(&"rest")
+                ));
             }
             let Some(name) = raw.strip_prefix('{').and_then(|r| r.strip_suffix('}')) else {
                 if raw.contains(['{', '}']) {
-                    return Err(format!("`{raw}`: a placeholder is a whole segment, `{{name}}` or `{{*rest}}`"));
+                    return Err(format!(
+                        "`{raw}`: a placeholder is a whole segment, `{{name}}` or `{{*rest}}`"
+                    ));
                 }
                 match normalise(raw).strip_prefix('/') {
                     Some(literal) if !literal.is_empty() => {
                         segments.push(Segment::Literal(literal.to_owned()));
                     }
-                    _ => return Err(format!("`{raw}`: dot segments never match, for paths are compared with them resolved")),
+                    _ => {
+                        return Err(format!(
+                            "`{raw}`: dot segments never match, for paths are compared with them resolved"
+                        ));
+                    }
                 }
                 continue;
             };
@@ -134,9 +143,12 @@ impl Template {
                 Some(rest) => (rest, Segment::Rest),
                 None => (name, Segment::One),
             };
-            let valid = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let valid =
+                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
             if !valid {
-                return Err(format!("`{raw}`: a placeholder's name is letters, digits and `_`"));
+                return Err(format!(
+                    "`{raw}`: a placeholder's name is letters, digits and `_`"
+                ));
             }
             if names.contains(&name) {
                 return Err(format!("`{{{name}}}` stands twice"));
@@ -170,8 +182,18 @@ mod tests {
     #[test]
     fn every_spelling_of_a_path_is_one_path() {
         for raw in [
-            "/orders", "/orders/", "//orders", "/%6Frders", "/%6frders", "/x/../orders", "/./orders", "/orders/.",
-            "/x/%2e%2E/orders", "/../orders", "/orders//", "/orders/x/..",
+            "/orders",
+            "/orders/",
+            "//orders",
+            "/%6Frders",
+            "/%6frders",
+            "/x/../orders",
+            "/./orders",
+            "/orders/.",
+            "/x/%2e%2E/orders",
+            "/../orders",
+            "/orders//",
+            "/orders/x/..",
         ] {
             assert_eq!(normalise(raw), "/orders", "{raw}");
         }
@@ -216,9 +238,16 @@ mod tests {
         assert_eq!(read("/"), Ok(vec![]));
         assert_eq!(
             read("/a/{id}/{*rest}"),
-            Ok(vec![Segment::Literal("a".into()), Segment::One, Segment::Rest])
+            Ok(vec![
+                Segment::Literal("a".into()),
+                Segment::One,
+                Segment::Rest
+            ])
         );
-        assert_eq!(read("/%6Frders/"), Ok(vec![Segment::Literal("orders".into())]));
+        assert_eq!(
+            read("/%6Frders/"),
+            Ok(vec![Segment::Literal("orders".into())])
+        );
         for (bad, why) in [
             ("orders", "starts with"),
             ("/a/{*rest}/b", "rest"),

@@ -396,7 +396,11 @@ impl std::fmt::Debug for StatusSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let codes = (100u16..600).filter_map(|code| StatusCode::from_u16(code).ok());
         f.debug_set()
-            .entries(codes.filter(|status| self.contains(*status)).map(|s| s.as_u16()))
+            .entries(
+                codes
+                    .filter(|status| self.contains(*status))
+                    .map(|s| s.as_u16()),
+            )
             .finish()
     }
 }
@@ -416,7 +420,14 @@ mod tests {
     #[test]
     fn statuses_are_read_left_to_right() {
         let kept = set(&["2xx", "4xx", "!429", "!401"]);
-        for (code, wanted) in [(200, true), (299, true), (404, true), (429, false), (401, false), (500, false)] {
+        for (code, wanted) in [
+            (200, true),
+            (299, true),
+            (404, true),
+            (429, false),
+            (401, false),
+            (500, false),
+        ] {
             assert_eq!(has(&kept, code), wanted, "{code}");
         }
         assert!(has(&set(&["!429", "4xx"]), 429), "what comes later wins");
@@ -425,7 +436,9 @@ mod tests {
 
     #[test]
     fn what_is_no_status_is_named() {
-        for bad in ["6xx", "0xx", "99", "600", "2XX", "", "!", "!!200", "+20", "xx"] {
+        for bad in [
+            "6xx", "0xx", "99", "600", "2XX", "", "!", "!!200", "+20", "xx",
+        ] {
             assert_eq!(StatusSet::parse(&["2xx", bad]), Err(bad.to_owned()));
         }
     }
@@ -434,7 +447,10 @@ mod tests {
     fn json_pointers_are_unescaped() {
         let tokens = |text: &str| JsonPointer::parse(text).map(|p| p.tokens().to_vec());
         assert_eq!(tokens(""), Some(vec![]));
-        assert_eq!(tokens("/a~1b/~0~01/"), Some(vec!["a/b".into(), "~~1".into(), String::new()]));
+        assert_eq!(
+            tokens("/a~1b/~0~01/"),
+            Some(vec!["a/b".into(), "~~1".into(), String::new()])
+        );
         for bad in ["a", "/a~", "/~2"] {
             assert_eq!(tokens(bad), None, "{bad}");
         }

@@ -97,6 +97,7 @@ struct Entry {
 
 impl Problem {
     fn entry(&self) -> Entry {
+        use StatusCode as S;
         let row = |slug, status, code, title, retryable, reuse_key| Entry {
             slug,
             status,
@@ -105,7 +106,6 @@ impl Problem {
             retryable,
             reuse_key,
         };
-        use StatusCode as S;
         #[rustfmt::skip]
         let entry = match self {
             Self::KeyMissing => row("key-missing", S::BAD_REQUEST, "IDEMPOTENCY_KEY_REQUIRED", "Idempotency key required", false, None),
@@ -166,7 +166,24 @@ impl Problem {
             }
             _ => return None,
         };
-        Some((wait.as_millis().div_ceil(1000).max(1)).try_into().unwrap_or(u64::MAX))
+        Some(
+            (wait.as_millis().div_ceil(1000).max(1))
+                .try_into()
+                .unwrap_or(u64::MAX),
+        )
+    }
+
+    /// Whether the connection ends with it: what comes behind such a request cannot be trusted or is not wanted.
+    #[must_use]
+    pub fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::BadRequest(_)
+                | Self::MethodNotAllowed
+                | Self::RequestTimeout
+                | Self::TargetTooLong
+                | Self::ExpectationFailed
+        )
     }
 
     fn detail(&self) -> String {
@@ -225,12 +242,20 @@ impl Problem {
 impl KeyFault {
     const fn detail(self) -> &'static str {
         match self {
-            Self::Repeated => "The idempotency key stands on more than one line. Send one key, on one line.",
+            Self::Repeated => {
+                "The idempotency key stands on more than one line. Send one key, on one line."
+            }
             Self::Empty => "The idempotency key is empty.",
             Self::TooLong => "The idempotency key is longer than this operation takes.",
-            Self::NotAKey => "The idempotency key must be a quoted string, or visible ASCII without comma and space.",
-            Self::NotAString => "The idempotency key must be a structured-field string: in double quotes (RFC 9651, section 3.3.3).",
-            Self::Format => "The idempotency key does not have the form that this operation asks for.",
+            Self::NotAKey => {
+                "The idempotency key must be a quoted string, or visible ASCII without comma and space."
+            }
+            Self::NotAString => {
+                "The idempotency key must be a structured-field string: in double quotes (RFC 9651, section 3.3.3)."
+            }
+            Self::Format => {
+                "The idempotency key does not have the form that this operation asks for."
+            }
         }
     }
 }

@@ -75,8 +75,12 @@ impl RecordId {
     /// The first 16 hexadecimal digits: how logs and problems name a record.
     #[must_use]
     pub fn short(&self) -> ShortId {
-        let [a, b, c, d, e, f, g, h, ..] = self.0;
-        ShortId(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        // 32 bytes have a first 8.
+        ShortId(
+            self.0
+                .first_chunk()
+                .map_or(0, |first| u64::from_be_bytes(*first)),
+        )
     }
 }
 
@@ -209,11 +213,11 @@ impl Print {
     }
 }
 
-/// An answer as it is replayed: status, kept headers in order, raw body.
+/// An answer as it is replayed: status, kept headers in order, raw body. Cheap to clone: head and body are shared.
 #[derive(Clone)]
 pub struct StoredAnswer {
     status: StatusCode,
-    headers: Box<[(HeaderName, HeaderValue)]>,
+    headers: Arc<[(HeaderName, HeaderValue)]>,
     body: Bytes,
 }
 
@@ -225,9 +229,16 @@ impl StoredAnswer {
     /// arrived in, so that a small answer does not pin a large read buffer.
     #[must_use]
     pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
+        Self::with_body(status, kept, Bytes::copy_from_slice(body))
+    }
+
+    /// The same with a body that has a buffer of its own already.
+    #[must_use]
+    pub fn with_body(status: StatusCode, kept: &HeaderMap, body: Bytes) -> Self {
         let size = kept.values().map(HeaderValue::len).sum();
         let mut all = BytesMut::with_capacity(size);
-        kept.values().for_each(|value| all.extend_from_slice(value.as_bytes()));
+        kept.values()
+            .for_each(|value| all.extend_from_slice(value.as_bytes()));
         let mut all = all.freeze();
         let copy = |(name, value): (&HeaderName, &HeaderValue)| {
             let bytes = all.split_to(value.len());
@@ -239,7 +250,7 @@ impl StoredAnswer {
         Self {
             status,
             headers: kept.iter().filter_map(copy).collect(),
-            body: Bytes::copy_from_slice(body),
+            body,
         }
     }
 

@@ -45,8 +45,8 @@ impl Timestamp {
     /// The same point for the standard library, as HTTP dates need it.
     #[must_use]
     pub fn to_system_time(self) -> SystemTime {
-        // A hundred thousand years are past every retention and within every platform's range.
-        const MAX_MS: u64 = 100_000 * 365 * 86_400_000;
+        // An HTTP date has four digits for the year (RFC 9110, section 5.6.7): this is the last second of 9999.
+        const MAX_MS: u64 = 253_402_300_799_000;
         SystemTime::UNIX_EPOCH + Duration::from_millis(self.0.min(MAX_MS))
     }
 }
@@ -67,6 +67,7 @@ mod tests {
     fn far_futures_do_not_wrap() {
         let end = Timestamp::from_millis(u64::MAX).after(Duration::from_secs(1));
         assert_eq!(end.as_millis(), u64::MAX);
-        assert!(end.to_system_time() > SystemTime::now());
+        let last = httpdate::fmt_http_date(end.to_system_time());
+        assert_eq!(last, "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 }

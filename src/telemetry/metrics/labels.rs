@@ -86,6 +86,9 @@ labels! {
         StoreFailure = "store_failure",
         /// 502 or 504: the upstream gave no usable answer.
         UpstreamFailure = "upstream_failure",
+        /// Refused for what it is as HTTP, whatever its key: a method, target or expectation that is not served, a broken
+        /// body or one that came too late.
+        BadRequest = "bad_request",
         /// On a route, without a key where it is optional, or with `key = "off"`.
         Unkeyed = "unkeyed",
         /// With a key, let through unprotected.
@@ -249,7 +252,7 @@ mod tests {
         assert_eq!(
             texts::<Outcome>().join(" "),
             "miss hit joined conflict mismatch unknown not_retained expired key_missing key_invalid caller_missing \
-             released overloaded too_large no_store store_failure upstream_failure unkeyed bypass passthrough \
+             released overloaded too_large no_store store_failure upstream_failure bad_request unkeyed bypass passthrough \
              passthrough_keyed"
         );
     }

@@ -1,0 +1,407 @@
+//! The application: what `main`, the demo and tests all build, serve and drain.
+
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use http::HeaderName;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    admin::{self, AdminState, health::Health},
+    config::{Config, StoreKind},
+    core::policy::KeySource,
+    flight::Flights,
+    limit::{Limit, Permit},
+    net::Stream,
+    proxy::{Peer, Proxy, Records, Worker},
+    route::Router,
+    server::{
+        connection::{self, Settings},
+        listen::Listener,
+        worker::{Core, Load},
+    },
+    store::{Stores, clock::SystemClock, memory::MemoryStore},
+    tasks::Tasks,
+    telemetry::{
+        access::AccessLog,
+        metrics::{Limit as LimitName, Metrics, Side},
+    },
+    upstream::{Pool, SWEEP_EVERY},
+};
+
+/// A proxy that listens and is ready to serve.
+#[derive(Debug)]
+pub struct App {
+    config: Config,
+    proxy: Arc<Proxy>,
+    workers: Vec<Serving>,
+    clients: Vec<Listener>,
+    operators: Vec<Listener>,
+    admin: Arc<AdminState>,
+    health: Arc<Health>,
+    connections: Arc<Limit>,
+    running: Running,
+}
+
+/// One worker, and the core that it runs on.
+#[derive(Debug)]
+struct Serving {
+    core: Core,
+    worker: Arc<Worker>,
+    connections: Tasks,
+}
+
+/// What has to end before the process may.
+#[derive(Debug)]
+struct Running {
+    /// No more connections; those that are there finish their answer.
+    draining: CancellationToken,
+    /// The workers' threads end.
+    stopped: CancellationToken,
+    connections: TaskTracker,
+    executions: TaskTracker,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Drained {
+    /// All that ran has finished.
+    Whole,
+    /// `drain_timeout` passed first; so many executions and connections were cut off.
+    CutOff {
+        /// Executions whose records are left to their leases.
+        executions: usize,
+        /// Client connections.
+        connections: usize,
+    },
+}
+
+impl App {
+    /// Binds every address and starts the workers; nothing is accepted yet. Belongs into the runtime that will serve.
+    ///
+    /// # Errors
+    /// An address that cannot be bound, or a thread that cannot be started.
+    pub async fn start(
+        config: Config,
+        metrics: Metrics,
+        access: AccessLog,
+    ) -> anyhow::Result<Self> {
+        let clients = bind(&config.server.listen).await?;
+        let operators = bind(&config.admin.listen).await?;
+        let running = Running {
+            draining: CancellationToken::new(),
+            stopped: CancellationToken::new(),
+            connections: TaskTracker::new(),
+            executions: TaskTracker::new(),
+            threads: Vec::new(),
+        };
+        let health = Arc::new(Health::default());
+        let mut app = Self {
+            proxy: Arc::new(proxy(&config, &metrics, access)),
+            workers: Vec::new(),
+            clients,
+            operators,
+            admin: Arc::new(AdminState::new(metrics.clone(), Arc::clone(&health))),
+            health,
+            connections: Limit::new(config.server.max_connections),
+            running,
+            config,
+        };
+        app.watch_limits(&metrics);
+        app.start_workers(&metrics)
+            .context("cannot start the workers")?;
+        Ok(app)
+    }
+
+    fn watch_limits(&self, metrics: &Metrics) {
+        for (name, limit) in [
+            (LimitName::MaxConnections, &self.connections),
+            (LimitName::MaxExecutions, &self.proxy.executions),
+            (LimitName::MaxBufferedBytes, &self.proxy.buffered),
+        ] {
+            let limit = Arc::clone(limit);
+            metrics.watch_limit(name, Arc::new(move || limit.level() as u64));
+        }
+    }
+
+    fn start_workers(&mut self, metrics: &Metrics) -> std::io::Result<()> {
+        let idle_totals: Vec<_> = self
+            .config
+            .upstreams
+            .iter()
+            .map(|_| Arc::new(AtomicUsize::new(0)))
+            .collect();
+        for number in 0..self.config.server.workers {
+            let (core, thread) = Core::start(number, self.running.stopped.clone())?;
+            self.running.threads.push(thread);
+            let executions = Tasks::new(core.runtime().clone(), self.running.executions.clone());
+            let connections = Tasks::new(core.runtime().clone(), self.running.connections.clone());
+            let pool = |(upstream, total): (&crate::config::Upstream, &Arc<AtomicUsize>)| {
+                Pool::new(
+                    upstream.clone(),
+                    Arc::clone(total),
+                    executions.clone(),
+                    metrics.clone(),
+                )
+            };
+            let pools: Vec<Pool> = self
+                .config
+                .upstreams
+                .iter()
+                .zip(&idle_totals)
+                .map(pool)
+                .collect();
+            connections.detach(sweep_pools(pools.clone(), self.running.stopped.clone()));
+            let worker = Arc::new(Worker {
+                proxy: Arc::clone(&self.proxy),
+                pools,
+                executions,
+            });
+            self.workers.push(Serving {
+                core,
+                worker,
+                connections,
+            });
+        }
+        Ok(())
+    }
+
+    /// The addresses that clients connect to.
+    pub fn client_addresses(&self) -> impl Iterator<Item = &str> {
+        self.clients.iter().map(Listener::address)
+    }
+
+    /// The addresses that operators connect to.
+    pub fn operator_addresses(&self) -> impl Iterator<Item = &str> {
+        self.operators.iter().map(Listener::address)
+    }
+
+    /// Serves until `term`, then drains: not ready at once, no new connections after `drain_delay`, and what runs is waited for until
+    /// `drain_timeout`.
+    ///
+    /// Dropping the future stops everything at once; what ran is left to its lease.
+    pub async fn serve(mut self, term: impl Future<Output = ()>) -> Drained {
+        let own = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
+        for listener in self.operators.drain(..) {
+            own.detach(operate(
+                listener,
+                Arc::clone(&self.admin),
+                own.clone(),
+                self.running.stopped.clone(),
+            ));
+        }
+        own.detach(sweep_store(
+            Arc::clone(&self.proxy),
+            own.clone(),
+            self.running.stopped.clone(),
+        ));
+        let app = Arc::new(Accepting {
+            settings: Settings {
+                head_timeout: self.config.server.head_timeout,
+                max_head_bytes: self.config.server.max_head_bytes,
+            },
+            workers: self.workers,
+            connections: self.connections,
+            refusals: Limit::new(MAX_REFUSALS),
+            proxy: Arc::clone(&self.proxy),
+            draining: self.running.draining.clone(),
+        });
+        for listener in self.clients.drain(..) {
+            own.spawn(accept(listener, Arc::clone(&app)));
+        }
+        drop(app);
+        self.health.set_ready();
+        tracing::info!("ready");
+
+        term.await;
+        self.health.set_draining();
+        tracing::info!("draining");
+        tokio::time::sleep(self.config.server.drain_delay).await;
+        self.running.drain(self.config.server.drain_timeout).await
+    }
+}
+
+impl Running {
+    async fn drain(self, limit: Duration) -> Drained {
+        self.draining.cancel();
+        self.connections.close();
+        let finished = tokio::time::timeout(limit, async {
+            // A connection can still start an execution, so that the executions are counted after the connections.
+            self.connections.wait().await;
+            self.executions.close();
+            self.executions.wait().await;
+        });
+        let drained = match finished.await {
+            Ok(()) => Drained::Whole,
+            Err(_) => Drained::CutOff {
+                executions: self.executions.len(),
+                connections: self.connections.len(),
+            },
+        };
+        self.stopped.cancel();
+        for thread in self.threads {
+            // A worker that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+        drained
+    }
+}
+
+async fn bind(addresses: &[crate::config::Listen]) -> anyhow::Result<Vec<Listener>> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        bound.append(&mut Listener::bind(address).await?);
+    }
+    Ok(bound)
+}
+
+fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
+    let router = Router::new(config.routes.clone());
+    let mut key_headers: Vec<HeaderName> = router
+        .routes()
+        .iter()
+        .flat_map(|route| &route.policy.key_sources)
+        .chain(&config.defaults.key_sources)
+        .map(|KeySource::Header(name)| name.clone())
+        .collect();
+    key_headers.dedup();
+    let clock = SystemClock::start();
+    let store = match config.store.kind {
+        StoreKind::None => Stores::None,
+        StoreKind::Memory => Stores::Memory(MemoryStore::with_clock(config.store.memory, clock)),
+    };
+    Proxy {
+        router,
+        key_headers,
+        errors: config.defaults.errors.clone(),
+        records: Records::new(store, metrics),
+        namespace: config.store.namespace.clone(),
+        flights: Flights::new(),
+        executions: Limit::new(config.server.max_executions),
+        buffered: Limit::new(config.server.max_buffered_bytes),
+        body_timeout: config.server.body_timeout,
+        max_target_bytes: config.server.max_target_bytes,
+        trusted: config.server.trusted_proxies.clone(),
+        metrics: metrics.clone(),
+        access,
+        clock,
+    }
+}
+
+/// What the accept loops share.
+struct Accepting {
+    settings: Settings,
+    workers: Vec<Serving>,
+    connections: Arc<Limit>,
+    refusals: Arc<Limit>,
+    proxy: Arc<Proxy>,
+    draining: CancellationToken,
+}
+
+/// So many connections are told at a time that there is no room for them; more are closed without a word.
+const MAX_REFUSALS: usize = 256;
+
+/// Accepts until the drain begins; then the listener goes, and with it its address.
+async fn accept(listener: Listener, app: Arc<Accepting>) {
+    loop {
+        let (stream, address) = tokio::select! {
+            biased;
+            () = app.draining.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Some(permit) = app.connections.take(1) else {
+            app.refuse(stream);
+            continue;
+        };
+        app.hand_over(stream, Peer::new(address, &app.proxy.trusted), permit);
+    }
+}
+
+impl Accepting {
+    /// Gives the connection to the core that has the fewest.
+    fn hand_over(&self, stream: Stream, peer: Peer, permit: Permit) {
+        let least = self
+            .workers
+            .iter()
+            .min_by_key(|serving| serving.core.load());
+        let (Some(serving), Ok(stream)) = (least, stream.detach()) else {
+            return; // there is always a worker, and a socket that cannot be moved is gone
+        };
+        let load: Load = serving.core.take_one();
+        let counted = self.proxy.metrics.connection(Side::Client);
+        let worker = Arc::clone(&serving.worker);
+        let (settings, draining) = (self.settings, self.draining.clone());
+        serving.connections.spawn(async move {
+            match stream.attach() {
+                Ok(stream) => connection::serve(stream, worker, peer, settings, draining).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+            }
+            drop((permit, load, counted));
+        });
+    }
+
+    /// Over `max_connections`: 503 and the end, by one of the workers.
+    fn refuse(&self, stream: Stream) {
+        self.proxy.metrics.limit_refused(LimitName::MaxConnections);
+        if let (Some(permit), Some(serving), Ok(stream)) =
+            (self.refusals.take(1), self.workers.first(), stream.detach())
+        {
+            let errors = self.proxy.errors.clone();
+            serving.connections.spawn(async move {
+                if let Ok(stream) = stream.attach() {
+                    connection::refuse(stream, &errors).await;
+                }
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// Serves one admin listener until the process ends.
+async fn operate(
+    listener: Listener,
+    state: Arc<AdminState>,
+    tasks: Tasks,
+    stopped: CancellationToken,
+) {
+    loop {
+        let (stream, _) = tokio::select! {
+            () = stopped.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        tasks.detach(admin::serve(
+            stream,
+            Arc::clone(&state),
+            stopped.clone().cancelled_owned(),
+        ));
+    }
+}
+
+async fn sweep_pools(pools: Vec<Pool>, stopped: CancellationToken) {
+    while !over(&stopped, SWEEP_EVERY).await {
+        pools.iter().for_each(Pool::drop_old);
+    }
+}
+
+/// Lets the store free what has expired, where it may take its time.
+async fn sweep_store(proxy: Arc<Proxy>, tasks: Tasks, stopped: CancellationToken) {
+    while !over(&stopped, SWEEP_EVERY).await {
+        let proxy = Arc::clone(&proxy);
+        // A sweep that panicked is reported by the panic hook; the next one tries again.
+        let _ = tasks.block(move || proxy.records.store().sweep()).await;
+    }
+}
+
+/// Waits for `pause`; whether the end came first.
+async fn over(stopped: &CancellationToken, pause: Duration) -> bool {
+    tokio::select! {
+        () = stopped.cancelled() => true,
+        () = tokio::time::sleep(pause) => false,
+    }
+}

@@ -1,0 +1,205 @@
+//! `idem-proxy demo`: a sample payments service, the proxy in front of it, and three requests to try.
+
+use std::{
+    convert::Infallible,
+    net::TcpListener as StdListener,
+    sync::Arc,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use http::{
+    Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, LOCATION},
+};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use crate::tasks::Tasks;
+
+/// Where the demo's parts listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The proxy.
+    pub proxy: u16,
+    /// Its metrics and health.
+    pub admin: u16,
+    /// The sample service.
+    pub upstream: u16,
+}
+
+impl Ports {
+    /// The usual ones, or free ones where they are taken.
+    ///
+    /// # Errors
+    /// There is no free port on loopback.
+    pub fn choose() -> std::io::Result<Self> {
+        // All are held until all are chosen, so that they differ.
+        let held = [USUAL.proxy, USUAL.admin, USUAL.upstream].map(|usual| {
+            StdListener::bind(("127.0.0.1", usual)).or_else(|_| StdListener::bind(("127.0.0.1", 0)))
+        });
+        let [proxy, admin, upstream] = held;
+        let port = |held: &std::io::Result<StdListener>| match held {
+            Ok(listener) => Ok(listener.local_addr()?.port()),
+            Err(error) => Err(std::io::Error::from(error.kind())),
+        };
+        Ok(Self {
+            proxy: port(&proxy)?,
+            admin: port(&admin)?,
+            upstream: port(&upstream)?,
+        })
+    }
+
+    /// The demo's configuration.
+    #[must_use]
+    pub fn configuration(&self) -> String {
+        let Self {
+            proxy,
+            admin,
+            upstream,
+        } = self;
+        format!(
+            r#"[server]
+listen = "127.0.0.1:{proxy}"
+[admin]
+listen = "127.0.0.1:{admin}"
+[upstream]
+url = "http://127.0.0.1:{upstream}"
+[[route]]
+name = "payments"
+methods = ["POST"]
+path = "/payments"
+"#
+        )
+    }
+
+    /// What is printed: where everything is, and what to try.
+    #[must_use]
+    pub fn tour(&self) -> String {
+        let Self {
+            proxy,
+            admin,
+            upstream,
+        } = self;
+        let curl = |amount: u32| {
+            format!(
+                "curl -i http://127.0.0.1:{proxy}/payments -H 'Authorization: Bearer demo' -H 'Idempotency-Key: order-42' --json '{{\"amount\":{amount}}}'"
+            )
+        };
+        format!(
+            "idem-proxy demo
+  a sample payments service   http://127.0.0.1:{upstream}
+  idem-proxy in front of it   http://127.0.0.1:{proxy}
+  metrics and health          http://127.0.0.1:{admin}/metrics  /readyz
+
+1. A payment. It is executed: 201, Idempotency-Key-Reply: miss
+{first}
+
+2. The same request again, as a retry would send it. It is replayed: the same 201 with the same payment, Idempotency-Key-Reply: hit
+{retry}
+
+3. Another amount under the same key. It is refused: 422 key-reused
+{other}
+
+Ctrl-C ends the demo.
+",
+            first = curl(1000),
+            retry = curl(1000),
+            other = curl(2000),
+        )
+    }
+}
+
+const USUAL: Ports = Ports {
+    proxy: 8080,
+    admin: 9090,
+    upstream: 3000,
+};
+
+/// Serves the sample payments service: every `POST /payments` makes a payment, `GET /payments` says how many there are.
+///
+/// # Errors
+/// The port is taken.
+pub async fn serve_payments(port: u16, tasks: Tasks) -> std::io::Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let payments = Arc::new(AtomicU64::new(0));
+    let own = tasks.clone();
+    own.detach(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let payments = Arc::clone(&payments);
+            let service = service_fn(move |request| pay(request, Arc::clone(&payments)));
+            tasks.detach(async move {
+                // A connection that ends early ends for the demo as well.
+                let _ = http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    Ok(())
+}
+
+async fn pay(
+    request: Request<Incoming>,
+    payments: Arc<AtomicU64>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let is_payments = request.uri().path() == "/payments";
+    let wants_to_pay = request.method() == Method::POST;
+    let (status, body) = match (is_payments, wants_to_pay) {
+        (true, true) => match Limited::new(request.into_body(), MAX_BODY).collect().await {
+            Ok(body) => {
+                let amount: Option<u64> =
+                    serde_json::from_slice::<serde_json::Value>(&body.to_bytes())
+                        .ok()
+                        .and_then(|order| order.get("amount")?.as_u64());
+                match amount {
+                    Some(amount) => {
+                        let number = payments.fetch_add(1, Ordering::Relaxed) + 1;
+                        let payment =
+                            serde_json::json!({"id": format!("pay_{number}"), "amount": amount});
+                        (StatusCode::CREATED, payment)
+                    }
+                    None => (
+                        StatusCode::BAD_REQUEST,
+                        serde_json::json!({"error": "amount is missing"}),
+                    ),
+                }
+            }
+            Err(_) => (
+                StatusCode::BAD_REQUEST,
+                serde_json::json!({"error": "the body is broken or too large"}),
+            ),
+        },
+        (true, false) => (
+            StatusCode::OK,
+            serde_json::json!({"payments": payments.load(Ordering::Relaxed)}),
+        ),
+        (false, _) => (
+            StatusCode::NOT_FOUND,
+            serde_json::json!({"error": "there is only /payments"}),
+        ),
+    };
+    let location = body
+        .get("id")
+        .and_then(|id| id.as_str())
+        .map(|id| format!("/payments/{id}"));
+    let mut response = Response::new(Full::from(format!("{body}\n")));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
+    if let Some(location) = location.and_then(|location| location.parse().ok()) {
+        headers.insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// The largest order that the sample service reads, in bytes.
+const MAX_BODY: usize = 64 * 1024;

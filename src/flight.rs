@@ -1,0 +1,216 @@
+//! Flights: executions on this proxy that others may join. Published once, joined by many, bounded.
+//!
+//! A request that finds no settled record boards the flight of its record: the first one leads, the others wait for what it
+//! lands with. Invariants: at most one flight a record; a flight that is gone has landed; a landing is published once;
+//! waiters only listen, so whoever leaves takes nothing along.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use http::StatusCode;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::core::{
+    fingerprint::Fingerprint,
+    problem::Problem,
+    record::{Record, RecordId, StoredAnswer},
+};
+
+/// All flights of this proxy.
+#[derive(Debug)]
+pub struct Flights {
+    shards: [Mutex<HashMap<RecordId, Arc<Flight>>>; SHARDS],
+}
+
+const SHARDS: usize = 64;
+
+/// One flight, as those who join it see it.
+#[derive(Debug)]
+pub struct Flight {
+    fingerprint: Arc<Fingerprint>,
+    stage: watch::Sender<Stage>,
+    waiters: AtomicUsize,
+}
+
+/// Where a flight is.
+#[derive(Clone, Debug)]
+enum Stage {
+    /// Its leader asks the store.
+    Boarding,
+    /// Its leader has the claim and executes.
+    Running,
+    /// It is over.
+    Landed(Landing),
+}
+
+/// What a flight lands with, for those who joined it.
+#[derive(Clone, Debug)]
+pub enum Landing {
+    /// The answer was stored.
+    Complete(Arc<Record>),
+    /// The answer was not stored and is shared all the same.
+    Shared(Arc<StoredAnswer>),
+    /// The answer was not stored and is too large to be shared.
+    TooLarge,
+    /// It was executed, and the answer is the first client's alone; its status.
+    Tombstone(StatusCode),
+    /// There is no answer; this is said instead.
+    Failed(Problem),
+    /// No execution came of it: whoever joined looks at the record again.
+    NotStarted,
+}
+
+/// What boarding came to.
+#[derive(Debug)]
+pub enum Boarding {
+    /// Nobody is on it: the caller leads.
+    Lead(Seat),
+    /// There is a leader.
+    Join(Arc<Flight>),
+}
+
+/// The leader's seat. It lands by [`Seat::land`]. A seat that is dropped lands too: as not started before
+/// [`Seat::running`], as a failed upstream after it.
+#[derive(Debug)]
+#[must_use = "a dropped seat lands as not started, or as a failure"]
+pub struct Seat {
+    flights: Arc<Flights>,
+    id: RecordId,
+    flight: Arc<Flight>,
+    landing: Option<Landing>,
+}
+
+impl Flights {
+    /// No flight yet.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+        })
+    }
+
+    /// Boards the flight of the record `id`.
+    #[must_use]
+    pub fn board(self: &Arc<Self>, id: RecordId, fingerprint: &Arc<Fingerprint>) -> Boarding {
+        match self.shard(&id).lock().entry(id) {
+            Entry::Occupied(there) => Boarding::Join(Arc::clone(there.get())),
+            Entry::Vacant(free) => {
+                let flight = Arc::new(Flight {
+                    fingerprint: Arc::clone(fingerprint),
+                    stage: watch::Sender::new(Stage::Boarding),
+                    waiters: AtomicUsize::new(0),
+                });
+                free.insert(Arc::clone(&flight));
+                Boarding::Lead(Seat {
+                    flights: Arc::clone(self),
+                    id,
+                    flight,
+                    landing: None,
+                })
+            }
+        }
+    }
+
+    fn shard(&self, id: &RecordId) -> &Mutex<HashMap<RecordId, Arc<Flight>>> {
+        let [first, ..] = *id.as_bytes();
+        let [zero, ..] = &self.shards;
+        self.shards.get(usize::from(first) % SHARDS).unwrap_or(zero)
+    }
+}
+
+impl Seat {
+    /// The leader has the claim: whoever brings another request now can be told so.
+    pub fn running(&self) {
+        self.flight.stage.send_replace(Stage::Running);
+    }
+
+    /// Ends the flight and tells everybody on it. Whoever comes later boards a new one, and finds what the store says.
+    pub fn land(mut self, landing: Landing) {
+        self.landing = Some(landing);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.flights.shard(&self.id).lock().remove(&self.id);
+        let landing = self.landing.take();
+        self.flight.stage.send_modify(|stage| {
+            let unsaid = match stage {
+                Stage::Boarding => Landing::NotStarted,
+                Stage::Running | Stage::Landed(_) => Landing::Failed(Problem::UpstreamFailed),
+            };
+            *stage = Stage::Landed(landing.unwrap_or(unsaid));
+        });
+    }
+}
+
+impl Flight {
+    /// Waits until it is known whether this flight executes; then whether `request` is the one it executes.
+    /// `None`: it has landed meanwhile.
+    pub async fn executes(&self, request: &Fingerprint) -> Option<bool> {
+        let mut stage = self.stage.subscribe();
+        // The sender lives in `self`, so the wait cannot fail.
+        let known = stage
+            .wait_for(|stage| !matches!(stage, Stage::Boarding))
+            .await;
+        let running = matches!(known.as_deref(), Ok(Stage::Running));
+        drop(known);
+        running.then(|| self.is_of(request))
+    }
+
+    /// Whether `request` is the one that this flight was boarded for.
+    #[must_use]
+    pub fn is_of(&self, request: &Fingerprint) -> bool {
+        self.fingerprint.same_as(request)
+    }
+
+    /// Takes a place among at most `max` who wait for the landing; `None`: it is full.
+    #[must_use]
+    pub fn wait(self: &Arc<Self>, max: usize) -> Option<Waiter> {
+        let room = |waiters: usize| (waiters < max).then_some(waiters + 1);
+        self.waiters
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+            .ok()?;
+        Some(Waiter {
+            stage: self.stage.subscribe(),
+            flight: Arc::clone(self),
+        })
+    }
+}
+
+/// A place among those who wait; given up on drop.
+#[derive(Debug)]
+pub struct Waiter {
+    stage: watch::Receiver<Stage>,
+    flight: Arc<Flight>,
+}
+
+impl Waiter {
+    /// Waits for the landing. A landing that came before is seen as well: none is lost.
+    pub async fn landing(mut self) -> Landing {
+        let stage = self
+            .stage
+            .wait_for(|stage| matches!(stage, Stage::Landed(_)))
+            .await;
+        match stage.as_deref() {
+            Ok(Stage::Landed(landing)) => landing.clone(),
+            // Neither can be: the condition says landed, and the sender lives in `self.flight`.
+            _ => Landing::Failed(Problem::UpstreamFailed),
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.flight.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Bounds: a level that never passes its limit, and permits that give back what they took when they go.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// A bound on something that is held for a while: connections, executions, buffered bytes.
+#[derive(Debug)]
+pub struct Limit {
+    level: AtomicUsize,
+    max: usize,
+}
+
+impl Limit {
+    /// A bound of `max` units.
+    #[must_use]
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            level: AtomicUsize::new(0),
+            max,
+        })
+    }
+
+    /// Takes `units`, or nothing at all where they would pass the limit.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, units: usize) -> Option<Permit> {
+        self.raise(units).then(|| Permit {
+            limit: Arc::clone(self),
+            units,
+        })
+    }
+
+    /// How much is taken.
+    #[must_use]
+    pub fn level(&self) -> usize {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    fn raise(&self, units: usize) -> bool {
+        let raised = |level: usize| level.checked_add(units).filter(|sum| *sum <= self.max);
+        self.level
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised)
+            .is_ok()
+    }
+}
+
+/// Units of a [`Limit`], given back on drop.
+#[derive(Debug)]
+#[must_use = "what was taken is given back on drop"]
+pub struct Permit {
+    limit: Arc<Limit>,
+    units: usize,
+}
+
+impl Permit {
+    /// How much it holds.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Makes this permit one of at least `units`; `false`, and nothing changed, where the limit forbids it.
+    #[must_use]
+    pub fn grow_to(&mut self, units: usize) -> bool {
+        let more = units.saturating_sub(self.units);
+        let fits = more == 0 || self.limit.raise(more);
+        if fits {
+            self.units += more;
+        }
+        fits
+    }
+
+    /// Makes this permit one of at least `units`, past the limit if need be: for what is already promised and can
+    /// no longer be refused. New takers then find the limit reached.
+    pub fn force_to(&mut self, units: usize) {
+        let more = units.saturating_sub(self.units);
+        self.limit.level.fetch_add(more, Ordering::Relaxed);
+        self.units += more;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limit.level.fetch_sub(self.units, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_reached_and_never_passed() {
+        let limit = Limit::new(10);
+        let mut first = limit.take(4).expect("there is room");
+        assert!(limit.take(7).is_none());
+        assert!(first.grow_to(10));
+        assert!(first.grow_to(3), "a permit never shrinks");
+        assert!(!first.grow_to(11));
+        assert_eq!(limit.level(), 10);
+        assert!(limit.take(1).is_none());
+        first.force_to(15);
+        assert_eq!(limit.level(), 15);
+        assert!(limit.take(usize::MAX).is_none());
+        drop(first);
+        assert_eq!(limit.level(), 0);
+    }
+}

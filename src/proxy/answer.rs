@@ -1,0 +1,142 @@
+//! Answers: how a record, a landing or a problem becomes a response.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response,
+    header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, DATE, LINK, RETRY_AFTER},
+};
+
+use super::body::AnswerBody;
+use crate::{
+    core::{
+        policy::{Errors, Policy},
+        problem::Problem,
+        record::{Record, ShortId, State, StoredAnswer},
+        time::Timestamp,
+    },
+    telemetry::metrics::Outcome,
+};
+
+/// An answer, and what is counted and logged of it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) response: Response<AnswerBody>,
+    pub(super) outcome: Outcome,
+    pub(super) record: Option<ShortId>,
+    /// How long the upstream took, where this answer waited for it.
+    pub(super) upstream: Option<Duration>,
+    /// Bytes of the request's body, where they were counted.
+    pub(super) request_bytes: Option<u64>,
+}
+
+impl Answer {
+    pub(super) fn new(response: Response<AnswerBody>, outcome: Outcome) -> Self {
+        Self {
+            response,
+            outcome,
+            record: None,
+            upstream: None,
+            request_bytes: None,
+        }
+    }
+
+    pub(super) fn of(mut self, record: ShortId) -> Self {
+        self.record = Some(record);
+        self
+    }
+
+    /// One of the proxy's own errors.
+    pub(super) fn problem(
+        problem: &Problem,
+        outcome: Outcome,
+        errors: &Errors,
+        record: Option<ShortId>,
+        now: Timestamp,
+    ) -> Self {
+        let (media_type, body) = problem.body(errors, record);
+        let mut response = Response::new(AnswerBody::whole(body));
+        *response.status_mut() = problem.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = problem.retry_after() {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        if problem.ends_connection() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(link) = &errors.link {
+            headers.insert(LINK, link.clone());
+        }
+        if let Some(date) = http_date(now) {
+            headers.insert(DATE, date);
+        }
+        Self {
+            record,
+            ..Self::new(response, outcome)
+        }
+    }
+}
+
+/// The replay of a complete record, marked as a hit.
+pub(super) fn replay(
+    record: &Record,
+    answer: &StoredAnswer,
+    policy: &Policy,
+) -> Response<AnswerBody> {
+    let mut response = from_stored(answer);
+    let headers = response.headers_mut();
+    mark(headers, policy, policy.marker.hit.as_ref());
+    expires(headers, policy, record.expires_at);
+    response
+}
+
+/// The answer that a record's state holds, if it holds one.
+pub(super) fn stored(record: &Record) -> Option<&StoredAnswer> {
+    match &record.state {
+        State::Complete(answer) => Some(answer),
+        State::InFlight { .. } | State::Unknown { .. } | State::Tombstone { .. } => None,
+    }
+}
+
+/// A stored or shared answer as it is, without a marker.
+pub(super) fn from_stored(answer: &StoredAnswer) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::whole(Bytes::clone(answer.body())));
+    *response.status_mut() = answer.status();
+    let mut headers = HeaderMap::with_capacity(answer.headers().len() + SPARE);
+    for (name, value) in answer.headers() {
+        headers.append(name.clone(), value.clone());
+    }
+    *response.headers_mut() = headers;
+    response
+}
+
+/// Room for the headers that are added to a stored answer.
+const SPARE: usize = 4;
+
+/// Puts the marker in the place of whatever the upstream sent under its name. No value: no header at all.
+pub(super) fn mark(headers: &mut HeaderMap, policy: &Policy, value: Option<&HeaderValue>) {
+    if let Some(name) = &policy.marker.header {
+        set(headers, name, value.cloned());
+    }
+}
+
+/// Says when the record ends, where the policy wants it said.
+pub(super) fn expires(headers: &mut HeaderMap, policy: &Policy, at: Timestamp) {
+    if let Some(name) = &policy.expiry_header {
+        set(headers, name, http_date(at));
+    }
+}
+
+fn set(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>) {
+    match value {
+        Some(value) => drop(headers.insert(name.clone(), value)),
+        None => drop(headers.remove(name)),
+    }
+}
+
+fn http_date(at: Timestamp) -> Option<HeaderValue> {
+    HeaderValue::from_maybe_shared(Bytes::from(httpdate::fmt_http_date(at.to_system_time()))).ok()
+}

@@ -1,0 +1,269 @@
+//! The service: what happens to a request from its head to its answer. Each request walks through here once.
+//!
+//! A request without a key, or without a route, streams through ([`forward`]) and touches no store, no buffer and no lock. A
+//! keyed one goes the way of the contract's section 4 ([`keyed`]); the right to execute is carried out by a task of the proxy's
+//! own ([`execute`]), so that a client that goes away changes nothing.
+
+mod answer;
+mod body;
+mod execute;
+mod forward;
+mod keyed;
+mod records;
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use http::{HeaderName, HeaderValue, Method, Request, Response};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use ipnet::IpNet;
+use tokio::time::Instant;
+
+use self::{
+    answer::Answer,
+    forward::{Through, forward},
+};
+pub use self::{body::AnswerBody, records::Records};
+use crate::{
+    config::Route,
+    core::{
+        headers::{self, Via},
+        key::{self, KeyFound},
+        path::normalise,
+        policy::{Errors, KeyRule},
+        problem::Problem,
+    },
+    flight::Flights,
+    limit::Limit,
+    route::{Match, Router},
+    store::clock::{Clock as _, SystemClock},
+    tasks::Tasks,
+    telemetry::{
+        access::{AccessLog, Line},
+        metrics::{Metrics, Outcome},
+    },
+    upstream::Pool,
+};
+
+/// What all workers of one proxy share.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Which policy a request falls under.
+    pub router: Router,
+    /// The headers that carry keys on any route: what makes a request without a route `passthrough_keyed`.
+    pub key_headers: Vec<HeaderName>,
+    /// How errors are said where no route says it.
+    pub errors: Errors,
+    /// Where records are.
+    pub records: Records,
+    /// Part of every record's id.
+    pub namespace: String,
+    /// What runs here.
+    pub flights: Arc<Flights>,
+    /// `max_executions`
+    pub executions: Arc<Limit>,
+    /// `max_buffered_bytes`
+    pub buffered: Arc<Limit>,
+    /// `body_timeout`
+    pub body_timeout: Duration,
+    /// `max_target_bytes`
+    pub max_target_bytes: usize,
+    /// `trusted_proxies`
+    pub trusted: Vec<IpNet>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// One line a request.
+    pub access: AccessLog,
+    /// The time that dates in answers go by.
+    pub clock: SystemClock,
+}
+
+/// One worker's part of the proxy: its connections to the upstreams, and where its executions run.
+#[derive(Debug)]
+pub struct Worker {
+    /// What all workers share.
+    pub proxy: Arc<Proxy>,
+    /// One pool an upstream, in the order of the configuration.
+    pub pools: Vec<Pool>,
+    /// Executions are spawned here and waited for at a drain.
+    pub executions: Tasks,
+}
+
+/// Who is at the other end of a client's connection.
+#[derive(Debug)]
+pub struct Peer {
+    /// The TCP peer's address; `None` on a unix socket.
+    pub address: Option<IpAddr>,
+    /// The same as upstreams are told.
+    pub via: Via,
+}
+
+impl Peer {
+    /// The peer at `address`, believed if it is in `trusted`.
+    #[must_use]
+    pub fn new(address: Option<IpAddr>, trusted: &[IpNet]) -> Self {
+        let address = address.map(|ip| ip.to_canonical());
+        Self {
+            address,
+            via: Via {
+                // An address is visible ASCII, so this never is `None` where there is one.
+                peer: address.and_then(|ip| HeaderValue::from_str(&ip.to_string()).ok()),
+                trusted: address.is_some_and(|ip| trusted.iter().any(|net| net.contains(&ip))),
+                proto: HeaderValue::from_static("http"),
+            },
+        }
+    }
+}
+
+impl Worker {
+    /// Answers one request. It always answers; what can go wrong is an answer too.
+    ///
+    /// Dropping the future, as a client that goes away does, ends an unkeyed call to the upstream and leaves a keyed one alone.
+    pub async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+    ) -> Response<AnswerBody> {
+        let started = Instant::now();
+        let method = request.method().clone();
+        let uri = request.uri().clone();
+        let path = normalise(uri.path());
+        let (route, answer) = self.dispatch(request, &peer, &path).await;
+        let took = started.elapsed();
+        self.proxy
+            .metrics
+            .route(route)
+            .request(answer.outcome, took);
+        self.proxy.access.line(&Line {
+            method: &method,
+            route,
+            outcome: answer.outcome,
+            status: Some(answer.response.status()),
+            record: answer.record,
+            took,
+            upstream: answer.upstream,
+            request_bytes: answer.request_bytes,
+            response_bytes: answer.response.body().size_hint().exact(),
+        });
+        answer.response
+    }
+
+    /// The route's index, for metrics and logs, and the answer.
+    async fn dispatch(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: &Peer,
+        path: &str,
+    ) -> (Option<usize>, Answer) {
+        if let Some(problem) = self.refusal(&request) {
+            return (None, self.refuse(&problem, None, Outcome::BadRequest));
+        }
+        let index = match self.proxy.router.find(request.method(), path) {
+            Match::Route(index) => index,
+            Match::None => return (None, self.pass_through(request, peer).await),
+            Match::MethodCase => {
+                let problem = Problem::BadRequest(
+                    "Methods are case-sensitive, and this one is written in upper case.",
+                );
+                return (None, self.refuse(&problem, None, Outcome::BadRequest));
+            }
+        };
+        let Some(route) = self.proxy.router.get(index) else {
+            return (None, self.pass_through(request, peer).await); // an index of the router's own is always there
+        };
+        (
+            Some(index),
+            self.on_route(request, peer, path, index, route).await,
+        )
+    }
+
+    async fn on_route(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: &Peer,
+        path: &str,
+        index: usize,
+        route: &Route,
+    ) -> Answer {
+        let policy = &route.policy;
+        let through = |outcome| Through {
+            upstream: route.upstream,
+            route: Some(index),
+            errors: &policy.errors,
+            outcome,
+        };
+        if policy.key == KeyRule::Off {
+            return forward(self, through(Outcome::Unkeyed), request, peer).await;
+        }
+        match key::find(policy, request.headers()) {
+            Err(fault) => self.refuse(
+                &Problem::KeyInvalid(fault),
+                Some(route),
+                Outcome::KeyInvalid,
+            ),
+            Ok(KeyFound::Key(key)) => {
+                // The keyed path is the larger one by far; boxed, it costs the others nothing.
+                Box::pin(keyed::answer(
+                    self,
+                    keyed::Keyed {
+                        index,
+                        route,
+                        key,
+                        path,
+                        peer,
+                    },
+                    request,
+                ))
+                .await
+            }
+            Ok(KeyFound::Absent | KeyFound::Bypassed)
+                if key::required(policy, request.headers()) =>
+            {
+                self.refuse(&Problem::KeyMissing, Some(route), Outcome::KeyMissing)
+            }
+            Ok(KeyFound::Absent) => forward(self, through(Outcome::Unkeyed), request, peer).await,
+            Ok(KeyFound::Bypassed) => forward(self, through(Outcome::Bypass), request, peer).await,
+        }
+    }
+
+    async fn pass_through(self: &Arc<Self>, request: Request<Incoming>, peer: &Peer) -> Answer {
+        let keyed = self
+            .proxy
+            .key_headers
+            .iter()
+            .any(|name| request.headers().contains_key(name));
+        let outcome = if keyed {
+            Outcome::PassthroughKeyed
+        } else {
+            Outcome::Passthrough
+        };
+        let through = Through {
+            upstream: 0,
+            route: None,
+            errors: &self.proxy.errors,
+            outcome,
+        };
+        forward(self, through, request, peer).await
+    }
+
+    /// What no request may be, whatever its route.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Problem> {
+        if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
+            return Some(Problem::MethodNotAllowed);
+        }
+        let target = request
+            .uri()
+            .path_and_query()
+            .map_or(0, |target| target.as_str().len());
+        if target > self.proxy.max_target_bytes {
+            return Some(Problem::TargetTooLong);
+        }
+        (!headers::expectation_can_be_met(request.headers())).then_some(Problem::ExpectationFailed)
+    }
+
+    /// One of the proxy's own errors, before there is a record.
+    fn refuse(&self, problem: &Problem, route: Option<&Route>, outcome: Outcome) -> Answer {
+        let errors = route.map_or(&self.proxy.errors, |route| &route.policy.errors);
+        Answer::problem(problem, outcome, errors, None, self.proxy.clock.now())
+    }
+}

@@ -1,0 +1,92 @@
+//! One client connection, from its first byte to its last.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    core::{policy::Errors, problem::Problem},
+    net::Stream,
+    proxy::{Peer, Worker},
+};
+
+/// How client connections are served.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// `head_timeout`: a head must be whole so long after the connection was made or its last answer ended.
+    pub head_timeout: Duration,
+    /// `max_head_bytes`
+    pub max_head_bytes: usize,
+}
+
+/// More header lines than that are 431, whatever their size.
+const MAX_HEADERS: usize = 200;
+
+/// The least that hyper takes for a connection's buffer, in bytes.
+const MIN_BUFFER: usize = 8192;
+
+/// Serves the connection until its client or `draining` ends it. An answer that is under way is finished first, and says
+/// `Connection: close`.
+pub async fn serve(
+    stream: Stream,
+    worker: Arc<Worker>,
+    peer: Peer,
+    settings: Settings,
+    draining: CancellationToken,
+) {
+    let peer = Arc::new(peer);
+    let service = service_fn(move |request| {
+        let answer = Arc::clone(&worker).answer(request, Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(settings.head_timeout)
+            .max_headers(MAX_HEADERS)
+            .max_header_size(settings.max_head_bytes)
+            .max_buf_size(settings.max_head_bytes.max(MIN_BUFFER))
+            // Dates are the upstream's; the proxy's own errors have one.
+            .auto_date_header(false)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = draining.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        // A client that goes away is no event of ours.
+        tracing::debug!(%error, "a client connection ended early");
+    }
+}
+
+/// Tells a client that there is no room for its connection, and ends it. What the client sends meanwhile is read and dropped for a
+/// moment, so that the answer is not lost to a reset.
+pub async fn refuse(mut stream: Stream, errors: &Errors) {
+    let problem = Problem::Overloaded;
+    let (media_type, body) = problem.body(errors, None);
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\nConnection: close\r\n\r\n",
+        body.len(),
+        problem.retry_after().unwrap_or(1),
+    );
+    let told = async {
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(&body).await?;
+        stream.shutdown().await?;
+        let mut dropped = [0; 4096];
+        while stream.read(&mut dropped).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    // Whether it was read is the client's affair.
+    let _ = tokio::time::timeout(LAST_WORDS, told).await;
+}
+
+/// How long a refused connection may take to go.
+const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -1,0 +1,5 @@
+//! The side of the clients: listeners, workers, connections, and their end.
+
+pub mod connection;
+pub mod listen;
+pub mod worker;

@@ -1,0 +1,78 @@
+//! Workers: one runtime a core, whose connections never change threads.
+//!
+//! A client's connection, its pass-through calls, its executions and the pool that they use stay on the core that the connection was
+//! given to. Nothing but records and flights is shared.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use tokio::runtime::{self, Handle};
+use tokio_util::sync::CancellationToken;
+
+/// A thread that serves, and how many connections it has.
+#[derive(Debug)]
+pub struct Core {
+    runtime: Handle,
+    connections: Arc<AtomicUsize>,
+}
+
+/// Counts one connection of a core; until it is dropped.
+#[derive(Debug)]
+pub struct Load(Arc<AtomicUsize>);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// A core of its own: a thread with a single-threaded runtime, which lives until `stop`.
+    ///
+    /// # Errors
+    /// The system gives no thread or no event queue.
+    pub fn start(number: usize, stop: CancellationToken) -> io::Result<(Self, JoinHandle<()>)> {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let core = Self::on(runtime.handle().clone());
+        let thread = thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || runtime.block_on(stop.cancelled()))?;
+        Ok((core, thread))
+    }
+
+    /// A core that is somebody else's runtime.
+    #[must_use]
+    pub fn on(runtime: Handle) -> Self {
+        Self {
+            runtime,
+            connections: Arc::default(),
+        }
+    }
+
+    /// Where its tasks run.
+    #[must_use]
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// How many connections it has.
+    #[must_use]
+    pub fn load(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more connection.
+    #[must_use]
+    pub fn take_one(&self) -> Load {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Load(Arc::clone(&self.connections))
+    }
+}

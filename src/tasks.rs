@@ -1,0 +1,85 @@
+//! The only place that spawns. What is spawned here is tracked, so that a drain can wait for it.
+
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::{runtime::Handle, task::JoinHandle};
+use tokio_util::task::TaskTracker;
+
+/// Spawns on one runtime and keeps count.
+#[derive(Clone, Debug)]
+pub struct Tasks {
+    runtime: Handle,
+    tracker: TaskTracker,
+}
+
+impl Tasks {
+    /// Spawns on `runtime`; `tracker` may be shared with others.
+    #[must_use]
+    pub fn new(runtime: Handle, tracker: TaskTracker) -> Self {
+        Self { runtime, tracker }
+    }
+
+    /// Starts `task` on its own. It runs to its end whatever becomes of the handle, and counts as running until then.
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.tracker.spawn_on(task, &self.runtime)
+    }
+
+    /// Starts `task` untracked: for what lives as long as a connection or the process, and needs no waiting for.
+    pub fn detach<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.runtime.spawn(task)
+    }
+
+    /// Runs `work` where blocking is allowed.
+    pub fn block<F>(&self, work: F) -> JoinHandle<()>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.runtime.spawn_blocking(work)
+    }
+}
+
+/// Runs `future` to its end; `None` if it panicked on the way. The panic has been reported by the panic hook.
+pub async fn caught<F: Future>(future: F) -> Option<F::Output> {
+    Caught(Box::pin(future)).await
+}
+
+struct Caught<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // After a panic the future is dropped and never polled again, so no broken state is seen.
+        match catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+            Err(_) => Poll::Ready(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_outcome() {
+        assert_eq!(caught(async { 7 }).await, Some(7));
+        let boom = caught(async {
+            tokio::task::yield_now().await;
+            assert!(std::hint::black_box(false), "this panic is the test's own");
+        });
+        assert_eq!(boom.await, None);
+    }
+}

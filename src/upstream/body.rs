@@ -1,0 +1,256 @@
+//! Bodies on their way to the upstream and back.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::pool::Lease;
+
+/// A request body as it is sent.
+#[derive(Debug)]
+pub enum OutgoingBody {
+    /// Whole, and at hand.
+    Whole(Option<Bytes>),
+    /// As the client sends it.
+    Streamed(Streamed),
+}
+
+/// A client's body passing through.
+#[derive(Debug)]
+pub struct Streamed {
+    incoming: Incoming,
+    pause: Pause,
+    upload: Arc<Upload>,
+}
+
+/// How far a streamed request body is, seen from outside while hyper has it.
+#[derive(Debug, Default)]
+pub struct Upload(AtomicU8);
+
+// 0 while it runs.
+const ENDED: u8 = 1;
+const BROKEN: u8 = 2;
+
+impl Upload {
+    /// Whether the whole body has gone out.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Acquire) == ENDED
+    }
+
+    /// Whether the client stalled or went away in the middle of it.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.0.load(Ordering::Acquire) == BROKEN
+    }
+}
+
+/// Why a body did not come whole.
+#[derive(Debug)]
+pub enum Incomplete {
+    /// The next piece did not come in time.
+    Stalled,
+    /// Its connection broke, or its framing did.
+    Broken(hyper::Error),
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stalled => f.write_str("the next piece of the body did not come in time"),
+            Self::Broken(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for Incomplete {}
+
+impl OutgoingBody {
+    /// A body at hand; an empty one is none.
+    #[must_use]
+    pub fn whole(body: Bytes) -> Self {
+        Self::Whole((!body.is_empty()).then_some(body))
+    }
+
+    /// A client's body as it comes, each piece within `body_timeout`.
+    #[must_use]
+    pub fn streamed(incoming: Incoming, body_timeout: Duration) -> (Self, Arc<Upload>) {
+        let upload = Arc::new(Upload::default());
+        let streamed = Streamed {
+            incoming,
+            pause: Pause::new(body_timeout),
+            upload: Arc::clone(&upload),
+        };
+        (Self::Streamed(streamed), upload)
+    }
+}
+
+impl Body for OutgoingBody {
+    type Data = Bytes;
+    type Error = Incomplete;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            Self::Streamed(streamed) => {
+                let frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
+                match &frame {
+                    None => streamed.upload.0.store(ENDED, Ordering::Release),
+                    Some(Err(_)) => streamed.upload.0.store(BROKEN, Ordering::Release),
+                    Some(Ok(_)) if streamed.incoming.is_end_stream() => {
+                        streamed.upload.0.store(ENDED, Ordering::Release);
+                    }
+                    Some(Ok(_)) => {}
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_none(),
+            Self::Streamed(streamed) => streamed.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Streamed(streamed) => streamed.incoming.size_hint(),
+        }
+    }
+}
+
+/// The next piece of a client's body, or [`Incomplete::Stalled`].
+///
+/// Dropping the future loses nothing: a piece that has come is still there.
+pub(crate) async fn next_piece(
+    incoming: &mut Incoming,
+    pause: &mut Pause,
+) -> Option<Result<Frame<Bytes>, Incomplete>> {
+    std::future::poll_fn(|cx| poll_piece(incoming, pause, cx)).await
+}
+
+fn poll_piece(
+    incoming: &mut Incoming,
+    pause: &mut Pause,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
+    match Pin::new(incoming).poll_frame(cx) {
+        Poll::Ready(frame) => {
+            pause.over();
+            Poll::Ready(frame.map(|frame| frame.map_err(Incomplete::Broken)))
+        }
+        Poll::Pending => {
+            ready!(pause.poll(cx));
+            Poll::Ready(Some(Err(Incomplete::Stalled)))
+        }
+    }
+}
+
+/// The time that a pause between two pieces may take. The timer exists only once there is a pause.
+#[derive(Debug)]
+pub(crate) struct Pause {
+    limit: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    running: bool,
+}
+
+impl Pause {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            timer: None,
+            running: false,
+        }
+    }
+
+    fn over(&mut self) {
+        self.running = false;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(self.limit)));
+        if !self.running {
+            self.running = true;
+            timer.as_mut().reset(Instant::now() + self.limit);
+        }
+        timer.as_mut().poll(cx)
+    }
+}
+
+/// An answer's body as the upstream sends it. Its connection goes back to the pool when the body has come whole;
+/// dropped before that, the connection is closed.
+#[derive(Debug)]
+pub struct UpstreamBody {
+    incoming: Incoming,
+    lease: Option<Lease>,
+}
+
+impl UpstreamBody {
+    pub(super) fn new(incoming: Incoming, lease: Lease) -> Self {
+        let mut body = Self {
+            incoming,
+            lease: Some(lease),
+        };
+        body.give_back_at_end();
+        body
+    }
+
+    fn give_back_at_end(&mut self) {
+        if self.incoming.is_end_stream()
+            && let Some(lease) = self.lease.take()
+        {
+            lease.give_back();
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) => this.give_back_at_end(),
+            Some(Err(_)) => this.lease = None,
+            None => {
+                if let Some(lease) = this.lease.take() {
+                    lease.give_back();
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
