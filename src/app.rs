@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use http::{
-    HeaderName,
+    HeaderName, HeaderValue,
     header::{AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TRANSFER_ENCODING},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -16,7 +16,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, StoreKind},
-    core::policy::{CallerPart, KeySource},
+    core::{
+        policy::{CallerPart, KeySource},
+        record::ShortId,
+    },
     flight::Flights,
     limit::{Limit, Permit},
     net::Stream,
@@ -71,16 +74,16 @@ struct Running {
 }
 
 /// How a drain ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Drained {
     /// All that ran has finished.
     Whole,
-    /// `drain_timeout` passed first; so many executions and connections were cut off.
+    /// `drain_timeout` passed first.
     CutOff {
-        /// Executions whose records are left to their leases.
-        executions: usize,
-        /// Client connections.
+        /// The records of the executions that were cut off; they are left to their leases.
+        executions: Vec<ShortId>,
+        /// How many client connections were.
         connections: usize,
     },
 }
@@ -106,7 +109,7 @@ impl App {
         };
         let health = Arc::new(Health::default());
         let mut app = Self {
-            proxy: Arc::new(proxy(&config, &metrics, access)),
+            proxy: Arc::new(proxy(&config, &metrics, access)?),
             workers: Vec::new(),
             clients,
             operators,
@@ -226,12 +229,13 @@ impl App {
         self.health.set_draining();
         tracing::info!("draining");
         tokio::time::sleep(self.config.server.drain_delay).await;
-        self.running.drain(self.config.server.drain_timeout).await
+        let limit = self.config.server.drain_timeout;
+        self.running.drain(limit, &self.proxy.flights).await
     }
 }
 
 impl Running {
-    async fn drain(self, limit: Duration) -> Drained {
+    async fn drain(self, limit: Duration, flights: &Flights) -> Drained {
         self.draining.cancel();
         self.connections.close();
         let finished = tokio::time::timeout(limit, async {
@@ -243,7 +247,7 @@ impl Running {
         let drained = match finished.await {
             Ok(()) => Drained::Whole,
             Err(_) => Drained::CutOff {
-                executions: self.executions.len(),
+                executions: flights.records(),
                 connections: self.connections.len(),
             },
         };
@@ -264,7 +268,7 @@ async fn bind(addresses: &[crate::config::Listen]) -> anyhow::Result<Vec<Listene
     Ok(bound)
 }
 
-fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
+fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Proxy> {
     let router = Router::new(config.routes.clone());
     let policies = || {
         router
@@ -297,10 +301,11 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
         StoreKind::None => Stores::None,
         StoreKind::Memory => Stores::Memory(MemoryStore::with_clock(config.store.memory, clock)),
     };
-    Proxy {
+    Ok(Proxy {
         router,
         key_headers,
         acted_on,
+        hop: hop()?,
         errors: config.defaults.errors.clone(),
         records: Records::new(store, metrics),
         namespace: config.store.namespace.clone(),
@@ -313,7 +318,17 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
         metrics: metrics.clone(),
         access,
         clock,
-    }
+    })
+}
+
+/// This process as `Via` names it.
+fn hop() -> anyhow::Result<HeaderValue> {
+    let mut tag = [0; 8];
+    getrandom::fill(&mut tag).context("the system gives no random bytes")?;
+    Ok(HeaderValue::try_from(format!(
+        "1.1 idem-proxy-{:016x}",
+        u64::from_be_bytes(tag)
+    ))?)
 }
 
 /// Headers that are acted on whatever the configuration.

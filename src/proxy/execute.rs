@@ -104,7 +104,7 @@ impl Execution {
         fingerprint: Arc<Fingerprint>,
         room: Permit,
     ) -> Self {
-        outgoing_head(&mut parts, keyed.peer, pool.upstream());
+        outgoing_head(&mut parts, worker, keyed.peer, pool.upstream());
         Self {
             worker: Arc::clone(worker),
             route: keyed.route.clone(),

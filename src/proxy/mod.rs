@@ -1,8 +1,8 @@
 //! The service: what happens to a request from its head to its answer. Each request walks through here once.
 //!
-//! A request without a key, or without a route, streams through ([`forward`]) and touches no store, no buffer and no lock. A
-//! keyed one goes the way of the contract's section 4 ([`keyed`]); the right to execute is carried out by a task of the proxy's
-//! own ([`execute`]), so that a client that goes away changes nothing.
+//! A request without a key, or without a route, streams through (`forward`) and touches no store, no buffer and no lock. A
+//! keyed one goes the way of the contract's section 4 (`keyed`); the right to execute is carried out by a task of the proxy's
+//! own (`execute`), so that a client that goes away changes nothing.
 
 mod answer;
 mod body;
@@ -28,7 +28,7 @@ use crate::{
     config::Route,
     core::{
         framing,
-        headers::{self, Via},
+        headers::{self, Arrival},
         key::{self, KeyFound},
         path::normalise,
         policy::{Errors, KeyRule},
@@ -55,6 +55,8 @@ pub struct Proxy {
     pub key_headers: Vec<HeaderName>,
     /// The headers that anything here is decided by: twins of them that are spelt with `_` are dropped.
     pub acted_on: Vec<HeaderName>,
+    /// This process in `Via`, not to be guessed: a request that has it comes from here.
+    pub hop: HeaderValue,
     /// How errors are said where no route says it.
     pub errors: Errors,
     /// Where records are.
@@ -98,7 +100,7 @@ pub struct Peer {
     /// The TCP peer's address; `None` on a unix socket.
     pub address: Option<IpAddr>,
     /// The same as upstreams are told.
-    pub via: Via,
+    pub arrival: Arrival,
 }
 
 impl Peer {
@@ -108,7 +110,7 @@ impl Peer {
         let address = address.map(|ip| ip.to_canonical());
         Self {
             address,
-            via: Via {
+            arrival: Arrival {
                 // An address is visible ASCII, so this never is `None` where there is one.
                 peer: address.and_then(|ip| HeaderValue::from_str(&ip.to_string()).ok()),
                 trusted: address.is_some_and(|ip| trusted.iter().any(|net| net.contains(&ip))),
@@ -268,6 +270,9 @@ impl Worker {
             .map_or(0, |target| target.as_str().len());
         if target > self.proxy.max_target_bytes {
             return Some(Problem::TargetTooLong);
+        }
+        if headers::has_hop(request.headers(), &self.proxy.hop) {
+            return Some(Problem::LoopDetected);
         }
         (!headers::expectation_can_be_met(request.headers())).then_some(Problem::ExpectationFailed)
     }

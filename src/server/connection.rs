@@ -1,7 +1,18 @@
 //! One client connection, from its first byte to its last.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -10,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     core::{policy::Errors, problem::Problem},
     net::Stream,
-    proxy::{Peer, Worker},
+    proxy::{AnswerBody, Peer, Worker},
 };
 
 /// How client connections are served.
@@ -38,9 +49,18 @@ pub async fn serve(
     draining: CancellationToken,
 ) {
     let peer = Arc::new(peer);
+    let requests = Requests::default();
+    let counted = requests.clone();
     let service = service_fn(move |request| {
+        let running = counted.start();
         let answer = Arc::clone(&worker).answer(request, Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        async move {
+            let answer = answer.await;
+            Ok::<_, Infallible>(answer.map(|body| Tracked {
+                body,
+                _running: running,
+            }))
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -57,12 +77,77 @@ pub async fn serve(
         ended = connection.as_mut() => ended,
         () = draining.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = requests.none_for(IDLE_AT_DRAIN) => return,
+            }
         }
     };
     if let Err(error) = ended {
         // A client that goes away is no event of ours.
         tracing::debug!(%error, "a client connection ended early");
+    }
+}
+
+/// How long a connection that has no request may go on when the drain begins: long enough for the tail of its last answer, short
+/// enough that one that never says anything, or half a head, holds nothing up.
+const IDLE_AT_DRAIN: Duration = Duration::from_secs(1);
+
+/// The requests of one connection that are under way: from their head to the end of their answer.
+#[derive(Clone, Debug, Default)]
+struct Requests(Arc<AtomicUsize>);
+
+impl Requests {
+    fn start(&self) -> Running {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Running(Arc::clone(&self.0))
+    }
+
+    /// Completes when there was no request for `pause`.
+    async fn none_for(&self, pause: Duration) {
+        loop {
+            let before = self.0.load(Ordering::Relaxed);
+            tokio::time::sleep(pause).await;
+            if before == 0 && self.0.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// One request that is under way; until it is dropped.
+#[derive(Debug)]
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer's body, with which its request ends.
+struct Tracked {
+    body: AnswerBody,
+    _running: Running,
+}
+
+impl Body for Tracked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
