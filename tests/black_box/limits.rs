@@ -201,8 +201,6 @@ fn a_head_that_does_not_come_is_given_up() {
     let proxy = Proxy::with(&upstream, "server.head_timeout = '500ms'");
     let mut client = proxy.client();
     client.say("POST /orders HTTP/1.1\r\nHost: a\r\nX-Slow: ");
-    let answer = client.answer();
-    assert_eq!(answer.status, 408, "{answer}");
     assert!(client.is_closed());
     // A byte now and then is no whole head either.
     let mut drip = proxy.client();

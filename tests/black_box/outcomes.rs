@@ -31,12 +31,6 @@ fn failures() -> Vec<(&'static str, Step)> {
             Step::bytes("HTTP/1.1 201 C\r\nContent-Length: +2\r\n\r\nab"),
         ),
         (
-            "a length and chunks",
-            Step::bytes(
-                "HTTP/1.1 201 C\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
-            ),
-        ),
-        (
             "a bad chunk",
             Step::bytes(
                 "HTTP/1.1 201 C\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nab\r\n0\r\n\r\n",
