@@ -7,6 +7,8 @@ mod callers;
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod departures;
 #[cfg(test)]
 mod executions;
