@@ -7,13 +7,16 @@ use std::{
 };
 
 use anyhow::Context as _;
-use http::HeaderName;
+use http::{
+    HeaderName,
+    header::{AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TRANSFER_ENCODING},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, StoreKind},
-    core::policy::KeySource,
+    core::policy::{CallerPart, KeySource},
     flight::Flights,
     limit::{Limit, Permit},
     net::Stream,
@@ -263,14 +266,32 @@ async fn bind(addresses: &[crate::config::Listen]) -> anyhow::Result<Vec<Listene
 
 fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
     let router = Router::new(config.routes.clone());
-    let mut key_headers: Vec<HeaderName> = router
-        .routes()
-        .iter()
-        .flat_map(|route| &route.policy.key_sources)
-        .chain(&config.defaults.key_sources)
-        .map(|KeySource::Header(name)| name.clone())
-        .collect();
-    key_headers.dedup();
+    let policies = || {
+        router
+            .routes()
+            .iter()
+            .map(|route| &route.policy)
+            .chain([&config.defaults])
+    };
+    let key_headers = distinct(
+        policies()
+            .flat_map(|policy| &policy.key_sources)
+            .map(|KeySource::Header(name)| name),
+    );
+    let callers = policies()
+        .flat_map(|policy| &policy.identity.from)
+        .filter_map(|part| match part {
+            CallerPart::Header(name) => Some(name),
+            CallerPart::Authorization | CallerPart::Cookie(_) | CallerPart::PeerIp => None,
+        });
+    let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);
+    let acted_on = distinct(
+        ALWAYS_ACTED_ON
+            .iter()
+            .chain(&key_headers)
+            .chain(callers)
+            .chain(fingerprinted),
+    );
     let clock = SystemClock::start();
     let store = match config.store.kind {
         StoreKind::None => Stores::None,
@@ -279,6 +300,7 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
     Proxy {
         router,
         key_headers,
+        acted_on,
         errors: config.defaults.errors.clone(),
         records: Records::new(store, metrics),
         namespace: config.store.namespace.clone(),
@@ -292,6 +314,27 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
         access,
         clock,
     }
+}
+
+/// Headers that are acted on whatever the configuration.
+const ALWAYS_ACTED_ON: [HeaderName; 7] = [
+    AUTHORIZATION,
+    CONNECTION,
+    COOKIE,
+    EXPECT,
+    FORWARDED,
+    HOST,
+    TRANSFER_ENCODING,
+];
+
+fn distinct<'a>(names: impl Iterator<Item = &'a HeaderName>) -> Vec<HeaderName> {
+    let mut distinct = Vec::new();
+    for name in names {
+        if !distinct.contains(name) {
+            distinct.push(name.clone());
+        }
+    }
+    distinct
 }
 
 /// What the accept loops share.

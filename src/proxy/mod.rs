@@ -27,6 +27,7 @@ pub use self::{body::AnswerBody, records::Records};
 use crate::{
     config::Route,
     core::{
+        framing,
         headers::{self, Via},
         key::{self, KeyFound},
         path::normalise,
@@ -52,6 +53,8 @@ pub struct Proxy {
     pub router: Router,
     /// The headers that carry keys on any route: what makes a request without a route `passthrough_keyed`.
     pub key_headers: Vec<HeaderName>,
+    /// The headers that anything here is decided by: twins of them that are spelt with `_` are dropped.
+    pub acted_on: Vec<HeaderName>,
     /// How errors are said where no route says it.
     pub errors: Errors,
     /// Where records are.
@@ -151,10 +154,11 @@ impl Worker {
     /// The route's index, for metrics and logs, and the answer.
     async fn dispatch(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: &Peer,
         path: &str,
     ) -> (Option<usize>, Answer) {
+        framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         if let Some(problem) = self.refusal(&request) {
             return (None, self.refuse(&problem, None, Outcome::BadRequest));
         }
@@ -250,6 +254,13 @@ impl Worker {
     fn refusal(&self, request: &Request<Incoming>) -> Option<Problem> {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Some(Problem::MethodNotAllowed);
+        }
+        if let Err(why) = framing::check(
+            request.version(),
+            request.headers(),
+            &self.proxy.key_headers,
+        ) {
+            return Some(Problem::BadRequest(why));
         }
         let target = request
             .uri()
