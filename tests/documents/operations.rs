@@ -46,7 +46,8 @@ fn problems() -> Vec<Problem> {
         | P::MethodNotAllowed
         | P::RequestTimeout
         | P::TargetTooLong
-        | P::ExpectationFailed => 20,
+        | P::ExpectationFailed
+        | P::LoopDetected => 21,
     };
     let second = Duration::from_secs(1);
     let all = vec![
@@ -77,6 +78,7 @@ fn problems() -> Vec<Problem> {
         P::RequestTimeout,
         P::TargetTooLong,
         P::ExpectationFailed,
+        P::LoopDetected,
     ];
     let slugs: BTreeSet<&str> = all.iter().map(Problem::slug).collect();
     assert_eq!(slugs.len(), listed(&P::KeyMissing), "one of each");
