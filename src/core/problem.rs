@@ -210,7 +210,7 @@ impl Problem {
             Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
             Self::BadRequest(what) => (*what).into(),
             Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE.".into(),
-            Self::RequestTimeout => "The request's body did not come in time. Nothing was executed.".into(),
+            Self::RequestTimeout => "The request's body did not come in time.".into(),
             Self::TargetTooLong => "The request's target is longer than this proxy takes.".into(),
             Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),
             Self::ExpectationFailed => "The only expectation that can be met is 100-continue.".into(),
