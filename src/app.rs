@@ -162,6 +162,7 @@ impl App {
                 proxy: Arc::clone(&self.proxy),
                 pools,
                 executions,
+                heads: Arc::default(),
             });
             self.workers.push(Serving {
                 core,

@@ -1,9 +1,14 @@
 //! One client connection, from its first byte to its last.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
 
 use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
@@ -11,6 +16,7 @@ use crate::{
     core::{policy::Errors, problem::Problem},
     net::Stream,
     proxy::{Peer, Worker},
+    timers::{Timer, Timers},
 };
 
 /// How client connections are served.
@@ -38,13 +44,14 @@ pub async fn serve(
     draining: CancellationToken,
 ) {
     let peer = Arc::new(peer);
+    let served = Arc::clone(&worker);
     let service = service_fn(move |request| {
-        let answer = Arc::clone(&worker).answer(request, Arc::clone(&peer));
+        let answer = Arc::clone(&served).answer(request, Arc::clone(&peer));
         async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(HeadTimer(Arc::clone(&worker.heads)))
             .header_read_timeout(settings.head_timeout)
             .max_headers(MAX_HEADERS)
             .max_header_size(settings.max_head_bytes)
@@ -65,6 +72,31 @@ pub async fn serve(
         tracing::debug!(%error, "a client connection ended early");
     }
 }
+
+/// hyper's timer for `head_timeout`, out of the worker's: hyper makes one for every head.
+struct HeadTimer(Arc<Timers>);
+
+struct HeadSleep(Timer);
+
+impl hyper::rt::Timer for HeadTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        self.sleep_until(self.now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(HeadSleep(self.0.at(deadline.into())))
+    }
+}
+
+impl Future for HeadSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl hyper::rt::Sleep for HeadSleep {}
 
 /// Tells a client that there is no room for its connection, and ends it. What the client sends meanwhile is read and dropped for a
 /// moment, so that the answer is not lost to a reset.
