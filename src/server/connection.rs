@@ -10,12 +10,12 @@ use std::{
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     core::{policy::Errors, problem::Problem},
     net::Stream,
     proxy::{Peer, Worker},
+    server::drain::Drain,
     timers::{Timer, Timers},
 };
 
@@ -34,14 +34,14 @@ const MAX_HEADERS: usize = 200;
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
 
-/// Serves the connection until its client or `draining` ends it. An answer that is under way is finished first, and says
+/// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
 /// `Connection: close`.
 pub async fn serve(
     stream: Stream,
     worker: Arc<Worker>,
     peer: Peer,
     settings: Settings,
-    draining: CancellationToken,
+    drain: Drain,
 ) {
     let peer = Arc::new(peer);
     let served = Arc::clone(&worker);
@@ -61,8 +61,9 @@ pub async fn serve(
             .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
+        biased; // no order is better, and choosing one costs something
         ended = connection.as_mut() => ended,
-        () = draining.cancelled() => {
+        () = drain.begun() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
