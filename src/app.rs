@@ -6,13 +6,19 @@ use std::{
 };
 
 use anyhow::Context as _;
-use http::HeaderName;
+use http::{
+    HeaderName, HeaderValue,
+    header::{AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TRANSFER_ENCODING},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, StoreKind},
-    core::policy::KeySource,
+    core::{
+        policy::{CallerPart, KeySource},
+        record::ShortId,
+    },
     flight::Flights,
     limit::{Limit, Permit},
     net::Stream,
@@ -67,16 +73,16 @@ struct Running {
 }
 
 /// How a drain ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Drained {
     /// All that ran has finished.
     Whole,
-    /// `drain_timeout` passed first; so many executions and connections were cut off.
+    /// `drain_timeout` passed first.
     CutOff {
-        /// Executions whose records are left to their leases.
-        executions: usize,
-        /// Client connections.
+        /// The records of the executions that were cut off; they are left to their leases.
+        executions: Vec<ShortId>,
+        /// How many client connections were.
         connections: usize,
     },
 }
@@ -117,7 +123,7 @@ impl App {
         };
         let health = Arc::new(Health::default());
         let mut app = Self {
-            proxy: Arc::new(proxy(&config, &metrics, access)),
+            proxy: Arc::new(proxy(&config, &metrics, access)?),
             workers: Vec::new(),
             clients,
             operators,
@@ -234,12 +240,13 @@ impl App {
         self.health.set_draining();
         tracing::info!("draining");
         tokio::time::sleep(self.config.server.drain_delay).await;
-        self.running.drain(self.config.server.drain_timeout).await
+        let limit = self.config.server.drain_timeout;
+        self.running.drain(limit, &self.proxy.flights).await
     }
 }
 
 impl Running {
-    async fn drain(self, limit: Duration) -> Drained {
+    async fn drain(self, limit: Duration, flights: &Flights) -> Drained {
         self.drain.begin();
         self.connections.close();
         let finished = tokio::time::timeout(limit, async {
@@ -251,7 +258,7 @@ impl Running {
         let drained = match finished.await {
             Ok(()) => Drained::Whole,
             Err(_) => Drained::CutOff {
-                executions: self.executions.len(),
+                executions: flights.records(),
                 connections: self.connections.len(),
             },
         };
@@ -269,24 +276,44 @@ async fn bind(addresses: &[crate::config::Listen]) -> anyhow::Result<Vec<Listene
     Ok(bound)
 }
 
-fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
+fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Proxy> {
     let router = Router::new(config.routes.clone());
-    let mut key_headers: Vec<HeaderName> = router
-        .routes()
-        .iter()
-        .flat_map(|route| &route.policy.key_sources)
-        .chain(&config.defaults.key_sources)
-        .map(|KeySource::Header(name)| name.clone())
-        .collect();
-    key_headers.dedup();
+    let policies = || {
+        router
+            .routes()
+            .iter()
+            .map(|route| &route.policy)
+            .chain([&config.defaults])
+    };
+    let key_headers = distinct(
+        policies()
+            .flat_map(|policy| &policy.key_sources)
+            .map(|KeySource::Header(name)| name),
+    );
+    let callers = policies()
+        .flat_map(|policy| &policy.identity.from)
+        .filter_map(|part| match part {
+            CallerPart::Header(name) => Some(name),
+            CallerPart::Authorization | CallerPart::Cookie(_) | CallerPart::PeerIp => None,
+        });
+    let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);
+    let acted_on = distinct(
+        ALWAYS_ACTED_ON
+            .iter()
+            .chain(&key_headers)
+            .chain(callers)
+            .chain(fingerprinted),
+    );
     let clock = SystemClock::start();
     let store = match config.store.kind {
         StoreKind::None => Stores::None,
         StoreKind::Memory => Stores::Memory(MemoryStore::with_clock(config.store.memory, clock)),
     };
-    Proxy {
+    Ok(Proxy {
         router,
         key_headers,
+        acted_on,
+        hop: hop()?,
         errors: config.defaults.errors.clone(),
         records: Records::new(store, metrics),
         namespace: config.store.namespace.clone(),
@@ -299,7 +326,38 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> Proxy {
         metrics: metrics.clone(),
         access,
         clock,
+    })
+}
+
+/// This process as `Via` names it.
+fn hop() -> anyhow::Result<HeaderValue> {
+    let mut tag = [0; 8];
+    getrandom::fill(&mut tag).context("the system gives no random bytes")?;
+    Ok(HeaderValue::try_from(format!(
+        "1.1 idem-proxy-{:016x}",
+        u64::from_be_bytes(tag)
+    ))?)
+}
+
+/// Headers that are acted on whatever the configuration.
+const ALWAYS_ACTED_ON: [HeaderName; 7] = [
+    AUTHORIZATION,
+    CONNECTION,
+    COOKIE,
+    EXPECT,
+    FORWARDED,
+    HOST,
+    TRANSFER_ENCODING,
+];
+
+fn distinct<'a>(names: impl Iterator<Item = &'a HeaderName>) -> Vec<HeaderName> {
+    let mut distinct = Vec::new();
+    for name in names {
+        if !distinct.contains(name) {
+            distinct.push(name.clone());
+        }
     }
+    distinct
 }
 
 /// What the accept loops share.

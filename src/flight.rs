@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::core::{
     fingerprint::Fingerprint,
     problem::Problem,
-    record::{Record, RecordId, StoredAnswer},
+    record::{Record, RecordId, ShortId, StoredAnswer},
 };
 
 /// All flights of this proxy.
@@ -115,6 +115,15 @@ impl Flights {
                 })
             }
         }
+    }
+
+    /// The records whose flights have not landed.
+    #[must_use]
+    pub fn records(&self) -> Vec<ShortId> {
+        let ids = |shard: &Mutex<HashMap<RecordId, Arc<Flight>>>| {
+            shard.lock().keys().map(RecordId::short).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(ids).collect()
     }
 
     fn shard(&self, id: &RecordId) -> &Mutex<HashMap<RecordId, Arc<Flight>>> {

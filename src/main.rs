@@ -5,7 +5,7 @@ use std::{io::Write as _, path::Path, process::ExitCode};
 use idem_proxy::{
     app::{App, Drained},
     cli::{self, Command, Exit},
-    config::{self, Loaded},
+    config::{self, Loaded, StoreKind},
     demo,
     tasks::Tasks,
     telemetry::{access::AccessLog, log, metrics::Metrics},
@@ -74,10 +74,12 @@ fn run(loaded: Loaded, demo: Option<demo::Ports>) -> Exit {
             executions,
             connections,
         }) => {
+            for record in executions {
+                tracing::error!(%record, "drain_timeout passed: this execution was cut off, and its record is left to its lease");
+            }
             tracing::error!(
-                executions,
                 connections,
-                "drain_timeout passed: what still ran was cut off, and its records are left to their leases"
+                "drain_timeout passed: client connections were cut off"
             );
             Exit::Failed
         }
@@ -98,6 +100,11 @@ async fn until_drained(
     } = loaded;
     for warning in warnings {
         tracing::warn!("{warning}");
+    }
+    if config.store.kind == StoreKind::Memory {
+        tracing::warn!(
+            "records are kept in memory: a restart forgets every key, and a second replica knows none of them"
+        );
     }
     let routes: Vec<_> = config
         .routes

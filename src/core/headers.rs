@@ -4,7 +4,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
         CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
-        FORWARDED, HOST, SET_COOKIE,
+        FORWARDED, HOST, SET_COOKIE, TE, VIA,
     },
 };
 
@@ -19,7 +19,6 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
             | "proxy-connection"
             | "http2-settings"
             | "te"
-            | "trailer"
             | "transfer-encoding"
             | "upgrade"
             | "proxy-authenticate"
@@ -81,9 +80,37 @@ pub fn expectation_can_be_met(headers: &HeaderMap) -> bool {
         .all(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
+/// Whether a client takes trailers (RFC 9110, section 10.1.4).
+#[must_use]
+pub fn takes_trailers(headers: &HeaderMap) -> bool {
+    let names_trailers = |value: &HeaderValue| {
+        value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    };
+    headers.get_all(TE).iter().any(names_trailers)
+}
+
+/// Adds this hop to `Via` (RFC 9110, section 7.6.3).
+pub fn add_hop(headers: &mut HeaderMap, hop: &HeaderValue) {
+    headers.append(VIA, hop.clone());
+}
+
+/// Whether the request has been here before: one line of `Via` is `hop`, or has it among others.
+#[must_use]
+pub fn has_hop(headers: &HeaderMap, hop: &HeaderValue) -> bool {
+    let is_hop = |line: &HeaderValue| {
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|one| one.trim_ascii() == hop.as_bytes())
+    };
+    headers.get_all(VIA).iter().any(is_hop)
+}
+
 /// How a request came in, as the upstream is told.
 #[derive(Clone, Debug)]
-pub struct Via {
+pub struct Arrival {
     /// The peer's address, as `X-Forwarded-For` writes it; `None` for a unix socket.
     pub peer: Option<HeaderValue>,
     /// Whether the peer is one of `trusted_proxies`.
@@ -94,7 +121,7 @@ pub struct Via {
 
 /// Makes a client's request head one of ours: hop-by-hop fields and the expectation end here, `X-Forwarded-*` say
 /// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added.
-pub fn forward_request(headers: &mut HeaderMap, via: &Via) {
+pub fn forward_request(headers: &mut HeaderMap, arrival: &Arrival) {
     strip_hop_by_hop(headers);
     // One pass over the names is less than a look-up for each of these, which mostly are not there.
     let rare = |name: &HeaderName| {
@@ -105,16 +132,16 @@ pub fn forward_request(headers: &mut HeaderMap, via: &Via) {
     };
     if headers.keys().any(rare) {
         headers.remove(EXPECT);
-        if !via.trusted {
+        if !arrival.trusted {
             headers.remove(FORWARDED);
             headers.remove(X_FORWARDED_PROTO);
             headers.remove(X_FORWARDED_HOST);
         }
     }
-    let addresses = if via.trusted {
-        chain(headers, via.peer.as_ref())
+    let addresses = if arrival.trusted {
+        chain(headers, arrival.peer.as_ref())
     } else {
-        via.peer.clone()
+        arrival.peer.clone()
     };
     match addresses {
         Some(addresses) => drop(headers.insert(X_FORWARDED_FOR, addresses)),
@@ -122,7 +149,7 @@ pub fn forward_request(headers: &mut HeaderMap, via: &Via) {
     }
     headers
         .entry(X_FORWARDED_PROTO)
-        .or_insert_with(|| via.proto.clone());
+        .or_insert_with(|| arrival.proto.clone());
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
@@ -190,8 +217,8 @@ mod tests {
         names
     }
 
-    fn stranger() -> Via {
-        Via {
+    fn stranger() -> Arrival {
+        Arrival {
             peer: Some(HeaderValue::from_static("192.0.2.7")),
             trusted: false,
             proto: HeaderValue::from_static("http"),
@@ -263,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_trusted_peers_claims_are_kept_and_it_is_added() {
-        let via = Via {
+        let arrival = Arrival {
             trusted: true,
             ..stranger()
         };
@@ -274,7 +301,7 @@ mod tests {
             ("x-forwarded-for", "198.51.100.1"),
             ("x-forwarded-proto", "https"),
         ]);
-        forward_request(&mut headers, &via);
+        forward_request(&mut headers, &arrival);
         let addresses: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         assert_eq!(addresses, ["203.0.113.9, 198.51.100.1, 192.0.2.7"]);
         assert_eq!(
@@ -313,6 +340,27 @@ mod tests {
             links.get_all("link").iter().collect::<Vec<_>>(),
             ["<a>", "<b>"]
         );
+    }
+
+    #[test]
+    fn a_loop_is_known_by_its_own_hop_alone() {
+        let hop = HeaderValue::from_static("1.1 idem-proxy-1");
+        let mut headers = map(&[("via", "1.0 fred, 1.1 idem-proxy-2")]);
+        assert!(!has_hop(&headers, &hop));
+        add_hop(&mut headers, &hop);
+        assert!(has_hop(&headers, &hop));
+        assert_eq!(headers.get_all("via").iter().count(), 2);
+        assert!(has_hop(
+            &map(&[("via", "1.1 a,1.1 idem-proxy-1 , 1.1 b")]),
+            &hop
+        ));
+    }
+
+    #[test]
+    fn trailers_are_asked_for_by_name() {
+        assert!(takes_trailers(&map(&[("te", "gzip, Trailers")])));
+        assert!(!takes_trailers(&map(&[("te", "gzip")])));
+        assert!(!takes_trailers(&map(&[])));
     }
 
     #[test]

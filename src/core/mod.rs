@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod framing;
 pub mod headers;
 pub mod key;
 pub mod outcome;

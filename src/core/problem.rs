@@ -62,6 +62,8 @@ pub enum Problem {
     RequestTimeout,
     /// The target is over its limit.
     TargetTooLong,
+    /// The request has been here before.
+    LoopDetected,
     /// An expectation other than `100-continue`.
     ExpectationFailed,
 }
@@ -127,6 +129,7 @@ impl Problem {
             Self::MethodNotAllowed => row("method-not-allowed", S::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "Method not allowed", false, None),
             Self::RequestTimeout => row("request-timeout", S::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", "Request timeout", true, Some(true)),
             Self::TargetTooLong => row("target-too-long", S::URI_TOO_LONG, "TARGET_TOO_LONG", "Request target too long", false, None),
+            Self::LoopDetected => row("loop-detected", S::LOOP_DETECTED, "LOOP_DETECTED", "Loop detected", false, None),
             Self::ExpectationFailed => row("expectation-failed", S::EXPECTATION_FAILED, "EXPECTATION_FAILED", "Expectation failed", false, None),
         };
         entry
@@ -182,6 +185,7 @@ impl Problem {
                 | Self::MethodNotAllowed
                 | Self::RequestTimeout
                 | Self::TargetTooLong
+                | Self::LoopDetected
                 | Self::ExpectationFailed
         )
     }
@@ -206,8 +210,9 @@ impl Problem {
             Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
             Self::BadRequest(what) => (*what).into(),
             Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE.".into(),
-            Self::RequestTimeout => "The request's body did not come in time. Nothing was executed.".into(),
+            Self::RequestTimeout => "The request's body did not come in time.".into(),
             Self::TargetTooLong => "The request's target is longer than this proxy takes.".into(),
+            Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),
             Self::ExpectationFailed => "The only expectation that can be met is 100-continue.".into(),
         }
     }

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, request, response};
+use http::{Method, Request, Response, header::TRAILER, request, response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::{
@@ -104,7 +104,9 @@ impl Execution {
         fingerprint: Arc<Fingerprint>,
         room: Permit,
     ) -> Self {
-        outgoing_head(&mut parts, keyed.peer, pool.upstream());
+        outgoing_head(&mut parts, worker, keyed.peer, pool.upstream());
+        // The body goes out whole, and without the trailers that it may have come with.
+        parts.headers.remove(TRAILER);
         Self {
             worker: Arc::clone(worker),
             route: keyed.route.clone(),

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use http::{
     HeaderValue, Request, Response, Version,
-    header::HOST,
+    header::{HOST, TE, TRAILER},
     request,
     uri::{PathAndQuery, Uri},
 };
@@ -61,7 +61,13 @@ pub(super) async fn forward(
         return failed(&Problem::UpstreamUnreachable); // checked when it was configured
     };
     let (mut parts, incoming) = request.into_parts();
-    outgoing_head(&mut parts, peer, pool.upstream());
+    let trailers = headers::takes_trailers(&parts.headers);
+    outgoing_head(&mut parts, worker, peer, pool.upstream());
+    if trailers {
+        parts
+            .headers
+            .insert(TE, HeaderValue::from_static("trailers"));
+    }
     let (body, upload) = if incoming.is_end_stream() {
         (OutgoingBody::Whole(None), None)
     } else {
@@ -127,14 +133,20 @@ async fn head_in_time(
 }
 
 /// Makes a client's head the one that the upstream gets: one hop further, HTTP/1.1, origin-form, its path and query untouched.
-pub(super) fn outgoing_head(parts: &mut request::Parts, peer: &Peer, upstream: &config::Upstream) {
+pub(super) fn outgoing_head(
+    parts: &mut request::Parts,
+    worker: &Worker,
+    peer: &Peer,
+    upstream: &config::Upstream,
+) {
     // The target's own authority wins over Host (RFC 9112, section 3.2.2).
     let host = match upstream.host {
         HostHeader::Upstream => Some(upstream.authority.as_str()),
         HostHeader::Preserve => parts.uri.authority().map(http::uri::Authority::as_str),
     };
     let host = host.and_then(|host| HeaderValue::from_str(host).ok());
-    headers::forward_request(&mut parts.headers, &peer.via);
+    headers::forward_request(&mut parts.headers, &peer.arrival);
+    headers::add_hop(&mut parts.headers, &worker.proxy.hop);
     if let Some(host) = host {
         parts.headers.insert(HOST, host);
     }
@@ -153,8 +165,9 @@ fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
     response
 }
 
-/// The same for an execution: what is left of the head once it has passed.
+/// The same for an execution, whose answers have no trailers.
 pub(super) fn passed_head(parts: &mut http::response::Parts) {
     headers::strip_hop_by_hop(&mut parts.headers);
+    parts.headers.remove(TRAILER);
     parts.version = Version::HTTP_11;
 }

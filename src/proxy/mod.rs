@@ -1,8 +1,8 @@
 //! The service: what happens to a request from its head to its answer. Each request walks through here once.
 //!
-//! A request without a key, or without a route, streams through ([`forward`]) and touches no store, no buffer and no lock. A
-//! keyed one goes the way of the contract's section 4 ([`keyed`]); the right to execute is carried out by a task of the proxy's
-//! own ([`execute`]), so that a client that goes away changes nothing.
+//! A request without a key, or without a route, streams through (`forward`) and touches no store, no buffer and no lock. A
+//! keyed one goes the way of the contract's section 4 (`keyed`); the right to execute is carried out by a task of the proxy's
+//! own (`execute`), so that a client that goes away changes nothing.
 
 mod answer;
 mod body;
@@ -27,7 +27,8 @@ pub use self::{body::AnswerBody, records::Records};
 use crate::{
     config::Route,
     core::{
-        headers::{self, Via},
+        framing,
+        headers::{self, Arrival},
         key::{self, KeyFound},
         path::normalise,
         policy::{Errors, KeyRule},
@@ -53,6 +54,10 @@ pub struct Proxy {
     pub router: Router,
     /// The headers that carry keys on any route: what makes a request without a route `passthrough_keyed`.
     pub key_headers: Vec<HeaderName>,
+    /// The headers that anything here is decided by: twins of them that are spelt with `_` are dropped.
+    pub acted_on: Vec<HeaderName>,
+    /// This process in `Via`, not to be guessed: a request that has it comes from here.
+    pub hop: HeaderValue,
     /// How errors are said where no route says it.
     pub errors: Errors,
     /// Where records are.
@@ -98,7 +103,7 @@ pub struct Peer {
     /// The TCP peer's address; `None` on a unix socket.
     pub address: Option<IpAddr>,
     /// The same as upstreams are told.
-    pub via: Via,
+    pub arrival: Arrival,
 }
 
 impl Peer {
@@ -108,7 +113,7 @@ impl Peer {
         let address = address.map(|ip| ip.to_canonical());
         Self {
             address,
-            via: Via {
+            arrival: Arrival {
                 // An address is visible ASCII, so this never is `None` where there is one.
                 peer: address.and_then(|ip| HeaderValue::from_str(&ip.to_string()).ok()),
                 trusted: address.is_some_and(|ip| trusted.iter().any(|net| net.contains(&ip))),
@@ -134,13 +139,14 @@ impl Worker {
     /// Dropping the future, as a client that goes away does, ends an unkeyed call to the upstream and leaves a keyed one alone.
     pub async fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: Arc<Peer>,
     ) -> Response<AnswerBody> {
         let started = Instant::now();
         let method = request.method().clone();
         let uri = request.uri().clone();
         let path = normalise(uri.path());
+        framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let (route, course) = self.dispatch(&request, &peer, &path);
         let answer = match course {
             Course::Refused(answer) => *answer,
@@ -264,12 +270,22 @@ impl Worker {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Some(Problem::MethodNotAllowed);
         }
+        if let Err(why) = framing::check(
+            request.version(),
+            request.headers(),
+            &self.proxy.key_headers,
+        ) {
+            return Some(Problem::BadRequest(why));
+        }
         let target = request
             .uri()
             .path_and_query()
             .map_or(0, |target| target.as_str().len());
         if target > self.proxy.max_target_bytes {
             return Some(Problem::TargetTooLong);
+        }
+        if headers::has_hop(request.headers(), &self.proxy.hop) {
+            return Some(Problem::LoopDetected);
         }
         (!headers::expectation_can_be_met(request.headers())).then_some(Problem::ExpectationFailed)
     }

@@ -1,12 +1,18 @@
 //! One client connection, from its first byte to its last.
 
 use std::{
+    convert::Infallible,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,9 +20,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::{
     core::{policy::Errors, problem::Problem},
     net::Stream,
-    proxy::{Peer, Worker},
-    server::drain::Drain,
-    timers::{Timer, Timers},
+    proxy::{AnswerBody, Peer, Worker},
+    server::{drain::Drain, head_timer::HeadTimer},
 };
 
 /// How client connections are served.
@@ -44,10 +49,19 @@ pub async fn serve(
     drain: Drain,
 ) {
     let peer = Arc::new(peer);
+    let requests = Requests::default();
+    let counted = requests.clone();
     let served = Arc::clone(&worker);
     let service = service_fn(move |request| {
-        let answer = Arc::clone(&served).answer(request, Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
+        let running = counted.start();
+        async move {
+            let answer = worker.answer(request, peer).await;
+            Ok::<_, Infallible>(answer.map(|body| Tracked {
+                body,
+                _running: running,
+            }))
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -65,7 +79,10 @@ pub async fn serve(
         ended = connection.as_mut() => ended,
         () = drain.begun() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = requests.none_for(IDLE_AT_DRAIN) => return,
+            }
         }
     };
     if let Err(error) = ended {
@@ -74,30 +91,67 @@ pub async fn serve(
     }
 }
 
-/// hyper's timer for `head_timeout`, out of the worker's: hyper makes one for every head.
-struct HeadTimer(Arc<Timers>);
+/// How long a connection that has no request may go on when the drain begins: long enough for the tail of its last answer, short
+/// enough that one that never says anything, or half a head, holds nothing up.
+const IDLE_AT_DRAIN: Duration = Duration::from_secs(1);
 
-struct HeadSleep(Timer);
+/// The requests of one connection that are under way: from their head to the end of their answer.
+#[derive(Clone, Debug, Default)]
+struct Requests(Arc<AtomicUsize>);
 
-impl hyper::rt::Timer for HeadTimer {
-    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        self.sleep_until(self.now() + duration)
+impl Requests {
+    fn start(&self) -> Running {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Running(Arc::clone(&self.0))
     }
 
-    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        Box::pin(HeadSleep(self.0.at(deadline.into())))
+    /// Completes when there was no request for `pause`.
+    async fn none_for(&self, pause: Duration) {
+        loop {
+            let before = self.0.load(Ordering::Relaxed);
+            tokio::time::sleep(pause).await;
+            if before == 0 && self.0.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+        }
     }
 }
 
-impl Future for HeadSleep {
-    type Output = ();
+/// One request that is under way; until it is dropped.
+#[derive(Debug)]
+struct Running(Arc<AtomicUsize>);
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(cx)
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl hyper::rt::Sleep for HeadSleep {}
+/// An answer's body, with which its request ends.
+struct Tracked {
+    body: AnswerBody,
+    _running: Running,
+}
+
+impl Body for Tracked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// Tells a client that there is no room for its connection, and ends it. What the client sends meanwhile is read and dropped for a
 /// moment, so that the answer is not lost to a reset.

@@ -2,5 +2,6 @@
 
 pub mod connection;
 pub mod drain;
+mod head_timer;
 pub mod listen;
 pub mod worker;

@@ -1,0 +1,28 @@
+# What one does with this repository. `make test` is all that a clean checkout needs.
+
+CARGO ?= cargo
+
+.PHONY: build test lint bench demo
+
+build:
+	$(CARGO) build --release --locked
+
+# Unit tests, black-box tests on the built binary, examples in the documentation.
+test:
+	scripts/install-test-tools
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	  set -ex; $(CARGO) nextest run --locked; $(CARGO) test --doc --locked; \
+	else \
+	  set -ex; $(CARGO) test --locked; \
+	fi
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked
+
+bench:
+	$(CARGO) bench --locked
+
+demo:
+	$(CARGO) run --release --locked -- demo

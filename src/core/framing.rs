@@ -1,0 +1,207 @@
+//! What an HTTP/1 head may look like before anything believes it.
+//!
+//! The parser has refused what cannot be read. What it lets through and another parser could read otherwise is refused here
+//! (contract, section 7): nothing of it reaches the upstream, and its connection ends.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Version,
+    header::{
+        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING,
+    },
+};
+
+/// Judges a request's head.
+///
+/// `key_headers` are those that carry keys on any route.
+///
+/// # Errors
+/// What is wrong with it, in a sentence for the client.
+pub fn check(
+    version: Version,
+    headers: &HeaderMap,
+    key_headers: &[HeaderName],
+) -> Result<(), &'static str> {
+    let hosts = headers.get_all(HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && version == Version::HTTP_11) {
+        return Err("A request has exactly one Host (RFC 9112, section 3.2).");
+    }
+    if !headers.get(HOST).is_none_or(is_authority) {
+        return Err("The Host is no host and port (RFC 9110, section 7.2).");
+    }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+        let chunked = codings
+            .next()
+            .is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+        if !chunked || codings.next().is_some() {
+            return Err("The only transfer coding is chunked, once.");
+        }
+        if headers.contains_key(CONTENT_LENGTH) {
+            return Err("A request has a Content-Length or a Transfer-Encoding, not both.");
+        }
+    }
+    if headers.contains_key(CONNECTION) && names_end_to_end(headers, key_headers) {
+        return Err(
+            "Connection names a field that is not the connection's (RFC 9110, section 7.6.1).",
+        );
+    }
+    Ok(())
+}
+
+/// Whether only characters of a host and a port stand there (RFC 3986, section 3.2); none at all is allowed.
+fn is_authority(host: &HeaderValue) -> bool {
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(byte);
+    host.as_bytes().iter().all(fits)
+}
+
+/// Whether a `Connection` line names a field that the request, the proxy or the upstream lives by: following it would take
+/// that field away.
+fn names_end_to_end(headers: &HeaderMap, key_headers: &[HeaderName]) -> bool {
+    let names = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii);
+    let protected = |name: &[u8]| {
+        let starts = |prefix: &[u8]| {
+            name.get(..prefix.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        let is = |field: &HeaderName| name.eq_ignore_ascii_case(field.as_str().as_bytes());
+        starts(b"content-")
+            || starts(b"x-forwarded-")
+            || [HOST, AUTHORIZATION, COOKIE, CACHE_CONTROL].iter().any(is)
+            || key_headers.iter().any(is)
+    };
+    names.into_iter().any(protected)
+}
+
+/// Drops fields that are spelt with `_` for `-` and would be one of `acted_on` then: many an origin reads both as one, so such a
+/// twin could say there what was not said here.
+pub fn drop_underscore_twins(headers: &mut HeaderMap, acted_on: &[HeaderName]) {
+    let is_twin = |name: &HeaderName| {
+        let name = name.as_str();
+        name.contains('_') && {
+            let dashed = name.replace('_', "-");
+            dashed.starts_with("x-forwarded-")
+                || dashed.starts_with("content-")
+                || acted_on.iter().any(|own| own.as_str() == dashed)
+        }
+    };
+    while let Some(twin) = headers.keys().find(|name| is_twin(name)).cloned() {
+        headers.remove(twin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name: HeaderName = name.parse().expect("a name");
+            headers.append(name, HeaderValue::from_str(value).expect("a value"));
+        }
+        headers
+    }
+
+    fn refused(lines: &[(&str, &str)]) -> bool {
+        let keys = [HeaderName::from_static("idempotency-key")];
+        check(Version::HTTP_11, &head(lines), &keys).is_err()
+    }
+
+    #[test]
+    fn there_is_one_host() {
+        assert!(!refused(&[("host", "a")]));
+        assert!(refused(&[]));
+        assert!(refused(&[("host", "a"), ("host", "a")]));
+        for good in ["", "a.example:80", "[::1]:8080", "192.0.2.1"] {
+            assert!(!refused(&[("host", good)]), "{good}");
+        }
+        for bad in ["a b", "a/b", "user@a", "a?b", "a#b", "a\\b"] {
+            assert!(refused(&[("host", bad)]), "{bad}");
+        }
+        assert!(check(Version::HTTP_10, &head(&[]), &[]).is_ok());
+        assert!(
+            check(
+                Version::HTTP_10,
+                &head(&[("host", "a"), ("host", "b")]),
+                &[]
+            )
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn the_only_transfer_coding_is_one_chunked() {
+        let with = |codings: &[&str]| {
+            let mut lines = vec![("host", "a")];
+            lines.extend(codings.iter().map(|coding| ("transfer-encoding", *coding)));
+            refused(&lines)
+        };
+        assert!(!with(&["chunked"]) && !with(&["Chunked"]));
+        for bad in [
+            &["gzip, chunked"][..],
+            &["chunked, chunked"],
+            &["chunked", "chunked"],
+            &["identity"],
+            &["gzip", "chunked"],
+            &[""],
+        ] {
+            assert!(with(bad), "{bad:?}");
+        }
+        assert!(refused(&[
+            ("host", "a"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "1")
+        ]));
+    }
+
+    #[test]
+    fn connection_names_its_own_fields_only() {
+        for good in [
+            "close",
+            "keep-alive",
+            "x-private, keep-alive",
+            "",
+            "upgrade",
+            "content",
+        ] {
+            assert!(!refused(&[("host", "a"), ("connection", good)]), "{good}");
+        }
+        for bad in [
+            "close, Authorization",
+            "HOST",
+            "content-length",
+            "Content-Type",
+            "cookie",
+            "x, Idempotency-Key",
+            "x-forwarded-for",
+            "cache-control",
+        ] {
+            assert!(refused(&[("host", "a"), ("connection", bad)]), "{bad}");
+        }
+        assert!(refused(&[
+            ("host", "a"),
+            ("connection", "close"),
+            ("connection", "cookie")
+        ]));
+    }
+
+    #[test]
+    fn underscore_twins_of_what_we_act_on_are_dropped_and_nothing_else() {
+        let acted_on = [HeaderName::from_static("idempotency-key"), AUTHORIZATION];
+        let mut headers = head(&[
+            ("idempotency_key", "a"),
+            ("idempotency_key", "b"),
+            ("x_forwarded_for", "192.0.2.1"),
+            ("content_length", "3"),
+            ("my_field", "kept"),
+            ("idempotency-key", "kept"),
+        ]);
+        drop_underscore_twins(&mut headers, &acted_on);
+        assert_eq!(headers.len(), 2);
+        assert!(headers.contains_key("my_field") && headers.contains_key("idempotency-key"));
+    }
+}

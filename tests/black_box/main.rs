@@ -1,0 +1,40 @@
+//! The product from outside: each file shows one capability on the built binary, over real sockets.
+//!
+//! One crate, so that the harness is compiled and linked once.
+
+#[cfg(test)]
+mod callers;
+#[cfg(test)]
+mod common;
+#[cfg(test)]
+mod demo;
+#[cfg(test)]
+mod departures;
+#[cfg(test)]
+mod executions;
+#[cfg(test)]
+mod fingerprints;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod keys;
+#[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
+mod limits;
+#[cfg(test)]
+mod logs;
+#[cfg(test)]
+mod metrics;
+#[cfg(test)]
+mod outcomes;
+#[cfg(test)]
+mod passthrough;
+#[cfg(test)]
+mod readme;
+#[cfg(test)]
+mod real_clients;
+#[cfg(test)]
+mod replays;
+#[cfg(test)]
+mod streams;

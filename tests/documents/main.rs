@@ -1,0 +1,12 @@
+//! The documents say what is so: names, numbers, examples and manifests are compared with the code.
+
+#[cfg(test)]
+mod deploy;
+#[cfg(test)]
+mod markdown;
+#[cfg(test)]
+mod operations;
+#[cfg(test)]
+mod readme;
+#[cfg(test)]
+mod tour;
