@@ -94,6 +94,23 @@ impl fmt::Debug for RecordId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShortId(u64);
 
+impl ShortId {
+    /// The digits themselves, lower case, for those who write many of them.
+    #[must_use]
+    pub fn digits(self) -> [u8; 16] {
+        let mut digits = [0; 16];
+        let mut rest = self.0;
+        for digit in digits.iter_mut().rev() {
+            *digit = match u8::try_from(rest & 0xf).unwrap_or_default() {
+                value @ 0..=9 => b'0' + value,
+                value => b'a' + (value - 10),
+            };
+            rest >>= 4;
+        }
+        digits
+    }
+}
+
 impl fmt::Display for ShortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -310,5 +327,18 @@ impl fmt::Debug for StoredAnswer {
             .field("headers", &self.headers.len())
             .field("body", &self.body.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digits_of_an_id_are_those_that_are_displayed() {
+        for id in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let id = ShortId(id);
+            assert_eq!(id.to_string().as_bytes(), id.digits());
+        }
     }
 }
