@@ -353,7 +353,8 @@ impl StatusSet {
     /// Reads the entries from left to right: a class or a code adds, `!` takes away.
     ///
     /// # Errors
-    /// The first entry that is neither `1xx` … `5xx`, `100` … `599`, nor one of these after `!`.
+    /// The first entry that is neither `2xx` … `5xx`, `200` … `599`, nor one of these after `!`. What begins with 1 is no
+    /// final answer (RFC 9110, section 15.2) and never arrives as one.
     pub fn parse<S: AsRef<str>>(entries: &[S]) -> Result<Self, String> {
         let mut set = Self::EMPTY;
         for entry in entries {
@@ -366,8 +367,8 @@ impl StatusSet {
                 .strip_suffix("xx")
                 .and_then(|digit| digit.parse::<u16>().ok());
             let (first, last) = match (class, what.parse::<u16>()) {
-                (Some(class @ 1..=5), _) => (class * 100, class * 100 + 99),
-                (None, Ok(code @ 100..=599)) if what.len() == 3 => (code, code),
+                (Some(class @ 2..=5), _) => (class * 100, class * 100 + 99),
+                (None, Ok(code @ 200..=599)) if what.len() == 3 => (code, code),
                 _ => return Err(entry.to_owned()),
             };
             (first..=last).for_each(|code| set.put(code, adds));
@@ -437,7 +438,7 @@ mod tests {
     #[test]
     fn what_is_no_status_is_named() {
         for bad in [
-            "6xx", "0xx", "99", "600", "2XX", "", "!", "!!200", "+20", "xx",
+            "1xx", "101", "!100", "6xx", "0xx", "99", "600", "2XX", "", "!", "!!200", "+20", "xx",
         ] {
             assert_eq!(StatusSet::parse(&["2xx", bad]), Err(bad.to_owned()));
         }

@@ -15,6 +15,7 @@ use super::{
     Peer, Worker,
     answer::{self, Answer},
     execute::{Execution, First},
+    read_away,
 };
 use crate::{
     config::Route,
@@ -66,11 +67,14 @@ pub(super) async fn answer(
     let (parts, incoming) = request.into_parts();
     let id = match identify(worker, &keyed, &parts) {
         Ok(id) => id,
-        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, None),
+        Err(refusal) => {
+            read_away(Request::from_parts(parts, incoming)).await;
+            return worker.refused(&keyed.route.policy, &refusal, None);
+        }
     };
     let buffered = match read_body(worker, &keyed, &parts, incoming).await {
         Ok(buffered) => buffered,
-        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, Some(id.short())),
+        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, None),
     };
     let length = buffered.body.len() as u64;
     let visit = Visit {
@@ -127,7 +131,9 @@ async fn read_body(
     if announced > limit {
         return Err(too_large());
     }
+    // What is announced has to fit now, but only what comes is counted: heads without bodies take nobody's room.
     let mut room = proxy.buffered.take(announced).ok_or_else(overloaded)?;
+    room.shrink_to(0);
     let mut print = fingerprint::Builder::new(
         &keyed.route.policy.fingerprint,
         &parts.method,
