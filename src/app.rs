@@ -17,7 +17,7 @@ use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, StoreKind},
     core::{
-        policy::{CallerPart, KeySource},
+        policy::{CallerPart, KeyPlace},
         record::ShortId,
     },
     flight::Flights,
@@ -277,11 +277,12 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
             .map(|route| &route.policy)
             .chain([&config.defaults])
     };
-    let key_headers = distinct(
-        policies()
-            .flat_map(|policy| &policy.key_sources)
-            .map(|KeySource::Header(name)| name),
-    );
+    let key_headers =
+        distinct(policies().flat_map(|policy| &policy.key_sources).map(
+            |source| match &source.place {
+                KeyPlace::Header(name) => name,
+            },
+        ));
     let callers = policies()
         .flat_map(|policy| &policy.identity.from)
         .filter_map(|part| match part {

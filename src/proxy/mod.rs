@@ -202,8 +202,8 @@ impl Worker {
             return forward(self, through(Outcome::Unkeyed), request, peer).await;
         }
         match key::find(policy, request.headers()) {
-            Err(fault) => self.refuse(
-                &Problem::KeyInvalid(fault),
+            Err(refused) => self.refuse(
+                &Problem::KeyInvalid(refused),
                 Some(route),
                 Outcome::KeyInvalid,
             ),
@@ -225,7 +225,12 @@ impl Worker {
             Ok(KeyFound::Absent | KeyFound::Bypassed)
                 if key::required(policy, request.headers()) =>
             {
-                self.refuse(&Problem::KeyMissing, Some(route), Outcome::KeyMissing)
+                let carrier = policy.key_carrier();
+                self.refuse(
+                    &Problem::KeyMissing { carrier },
+                    Some(route),
+                    Outcome::KeyMissing,
+                )
             }
             Ok(KeyFound::Absent) => forward(self, through(Outcome::Unkeyed), request, peer).await,
             Ok(KeyFound::Bypassed) => forward(self, through(Outcome::Bypass), request, peer).await,
