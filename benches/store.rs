@@ -1,6 +1,10 @@
 //! What the memory store costs a request: a hit, a miss from claim to settlement, and the decision alone.
 
-use std::{hint::black_box, sync::Arc, time::Duration};
+use std::{
+    hint::black_box,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -18,6 +22,16 @@ use idem_proxy::{
     },
     store::{Begin, Settled, memory::MemoryStore},
 };
+
+/// The allocator of the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How many complete records a store holds.
+const SIZES: [(&str, u64); 2] = [("1 k records", 1_000), ("1 M records", 1_000_000)];
+
+/// Walks over the records in no order (Knuth's linear congruence).
+const LCG: u64 = 6_364_136_223_846_793_005;
 
 /// What one client sends again and again.
 struct Request {
@@ -109,39 +123,85 @@ fn complete() -> Settlement {
     Settlement::Complete(answer())
 }
 
-fn hit(c: &mut Criterion) {
-    let (store, request) = (store(256 << 20), Request::new());
-    (0..256).for_each(|n| {
+/// A store that holds this many complete records; `full`: and has no room for another.
+fn filled(records: u64, full: Full, request: &Request) -> MemoryStore {
+    let max_bytes = match full {
+        Full::Yes => records * answer().weight() as u64,
+        Full::No => u64::MAX,
+    };
+    let store = store(max_bytes);
+    for n in 0..records {
         assert!(matches!(
-            execute(&store, &request, n, complete()),
+            execute(&store, request, n, complete()),
             Some(Settled::Kept(_))
         ));
-    });
-    let ids: Vec<_> = (0..256).map(id).collect();
-    let mut next = ids.iter().cycle();
-    c.bench_function("memory: hit, 256 hot keys", |b| {
-        b.iter(|| {
-            let found = next.next().and_then(|id| store.look(id, &request.ask()));
-            assert!(matches!(black_box(found), Some(Found::Complete(_))));
+    }
+    store
+}
+
+/// Whether a store has no room left.
+#[derive(Clone, Copy)]
+enum Full {
+    Yes,
+    No,
+}
+
+fn hit(c: &mut Criterion) {
+    let request = Request::new();
+    for (name, records) in SIZES {
+        let store = filled(records, Full::No, &request);
+        let mut n = 0u64;
+        c.bench_function(&format!("memory: hit, {name}"), |b| {
+            b.iter(|| {
+                n = n.wrapping_mul(LCG).wrapping_add(1);
+                let found = store.look(&id((n >> 20) % records), &request.ask());
+                assert!(matches!(black_box(found), Some(Found::Complete(_))));
+            });
         });
-    });
+    }
 }
 
 fn miss(c: &mut Criterion) {
     let request = Request::new();
-    for (name, max_bytes) in [
-        ("with room", 64 << 30),
-        ("full, one evicted for each", 4 << 20),
-    ] {
-        let store = store(max_bytes);
-        let mut n = 0;
-        c.bench_function(&format!("memory: begin and settle, {name}"), |b| {
-            b.iter(|| {
-                n += 1;
-                let settled = execute(&store, &request, n, complete());
-                assert!(matches!(black_box(settled), Some(Settled::Kept(_))));
-            });
-        });
+    for (name, records) in SIZES {
+        let (mut store, mut n) = (filled(records, Full::No, &request), records);
+        c.bench_function(
+            &format!("memory: begin and settle with room, {name}"),
+            |b| {
+                b.iter_custom(|iterations| {
+                    let (mut left, mut spent) = (iterations, Duration::ZERO);
+                    while left > 0 {
+                        // The store is never more than twice as large as it is said to be.
+                        if n >= 2 * records {
+                            (store, n) = (filled(records, Full::No, &request), records);
+                        }
+                        let last = (n + left).min(2 * records);
+                        left -= last - n;
+                        let started = Instant::now();
+                        for n in n..last {
+                            let settled = execute(&store, &request, n, complete());
+                            assert!(matches!(black_box(settled), Some(Settled::Kept(_))));
+                        }
+                        spent += started.elapsed();
+                        n = last;
+                    }
+                    spent
+                });
+            },
+        );
+    }
+    for (name, records) in SIZES {
+        let (store, mut n) = (filled(records, Full::Yes, &request), records);
+        c.bench_function(
+            &format!("memory: begin and settle, one evicted for each, {name}"),
+            |b| {
+                b.iter(|| {
+                    n += 1;
+                    let settled = execute(&store, &request, n, complete());
+                    assert!(matches!(black_box(settled), Some(Settled::Kept(_))));
+                });
+            },
+        );
     }
     let store = store(1 << 20);
     c.bench_function("memory: begin and release", |b| {
@@ -172,5 +232,12 @@ fn decision(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, hit, miss, decision);
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(30)
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(3));
+    targets = hit, miss, decision
+}
 criterion_main!(benches);

@@ -2,7 +2,6 @@
 
 use std::{
     sync::{Arc, atomic::AtomicUsize},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -27,8 +26,9 @@ use crate::{
     route::Router,
     server::{
         connection::{self, Settings},
+        drain::Drain,
         listen::Listener,
-        worker::{Core, Load},
+        worker::{Core, Cores, Load},
     },
     store::{Stores, clock::SystemClock, memory::MemoryStore},
     tasks::Tasks,
@@ -64,13 +64,12 @@ struct Serving {
 /// What has to end before the process may.
 #[derive(Debug)]
 struct Running {
-    /// No more connections; those that are there finish their answer.
-    draining: CancellationToken,
-    /// The workers' threads end.
+    drain: Drain,
+    /// What goes on beside the requests ends.
     stopped: CancellationToken,
     connections: TaskTracker,
     executions: TaskTracker,
-    threads: Vec<JoinHandle<()>>,
+    cores: Cores,
 }
 
 /// How a drain ended.
@@ -89,7 +88,8 @@ pub enum Drained {
 }
 
 impl App {
-    /// Binds every address and starts the workers; nothing is accepted yet. Belongs into the runtime that will serve.
+    /// Binds every address and starts the workers, each on a core of its own; nothing is accepted yet. Belongs into the runtime that will
+    /// accept.
     ///
     /// # Errors
     /// An address that cannot be bound, or a thread that cannot be started.
@@ -98,14 +98,28 @@ impl App {
         metrics: Metrics,
         access: AccessLog,
     ) -> anyhow::Result<Self> {
+        let cores = Cores::start(config.server.workers).context("cannot start the workers")?;
+        Self::start_on(cores, config, metrics, access).await
+    }
+
+    /// [`App::start`] on these cores, whatever `server.workers` says.
+    ///
+    /// # Errors
+    /// An address that cannot be bound.
+    pub async fn start_on(
+        cores: Cores,
+        config: Config,
+        metrics: Metrics,
+        access: AccessLog,
+    ) -> anyhow::Result<Self> {
         let clients = bind(&config.server.listen).await?;
         let operators = bind(&config.admin.listen).await?;
         let running = Running {
-            draining: CancellationToken::new(),
+            drain: Drain::default(),
             stopped: CancellationToken::new(),
             connections: TaskTracker::new(),
             executions: TaskTracker::new(),
-            threads: Vec::new(),
+            cores,
         };
         let health = Arc::new(Health::default());
         let mut app = Self {
@@ -120,8 +134,7 @@ impl App {
             config,
         };
         app.watch_limits(&metrics);
-        app.start_workers(&metrics)
-            .context("cannot start the workers")?;
+        app.start_workers(&metrics);
         Ok(app)
     }
 
@@ -136,16 +149,14 @@ impl App {
         }
     }
 
-    fn start_workers(&mut self, metrics: &Metrics) -> std::io::Result<()> {
+    fn start_workers(&mut self, metrics: &Metrics) {
         let idle_totals: Vec<_> = self
             .config
             .upstreams
             .iter()
             .map(|_| Arc::new(AtomicUsize::new(0)))
             .collect();
-        for number in 0..self.config.server.workers {
-            let (core, thread) = Core::start(number, self.running.stopped.clone())?;
-            self.running.threads.push(thread);
+        for core in self.running.cores.take() {
             let executions = Tasks::new(core.runtime().clone(), self.running.executions.clone());
             let connections = Tasks::new(core.runtime().clone(), self.running.connections.clone());
             let pool = |(upstream, total): (&crate::config::Upstream, &Arc<AtomicUsize>)| {
@@ -168,6 +179,7 @@ impl App {
                 proxy: Arc::clone(&self.proxy),
                 pools,
                 executions,
+                heads: Arc::default(),
             });
             self.workers.push(Serving {
                 core,
@@ -175,7 +187,6 @@ impl App {
                 connections,
             });
         }
-        Ok(())
     }
 
     /// The addresses that clients connect to.
@@ -216,7 +227,7 @@ impl App {
             connections: self.connections,
             refusals: Limit::new(MAX_REFUSALS),
             proxy: Arc::clone(&self.proxy),
-            draining: self.running.draining.clone(),
+            drain: self.running.drain.clone(),
         });
         for listener in self.clients.drain(..) {
             own.spawn(accept(listener, Arc::clone(&app)));
@@ -236,7 +247,7 @@ impl App {
 
 impl Running {
     async fn drain(self, limit: Duration, flights: &Flights) -> Drained {
-        self.draining.cancel();
+        self.drain.begin();
         self.connections.close();
         let finished = tokio::time::timeout(limit, async {
             // A connection can still start an execution, so that the executions are counted after the connections.
@@ -252,10 +263,7 @@ impl Running {
             },
         };
         self.stopped.cancel();
-        for thread in self.threads {
-            // A worker that panicked has nothing left to end.
-            let _ = thread.join();
-        }
+        self.cores.end();
         drained
     }
 }
@@ -360,7 +368,7 @@ struct Accepting {
     connections: Arc<Limit>,
     refusals: Arc<Limit>,
     proxy: Arc<Proxy>,
-    draining: CancellationToken,
+    drain: Drain,
 }
 
 /// So many connections are told at a time that there is no room for them; more are closed without a word.
@@ -368,10 +376,11 @@ const MAX_REFUSALS: usize = 256;
 
 /// Accepts until the drain begins; then the listener goes, and with it its address.
 async fn accept(listener: Listener, app: Arc<Accepting>) {
+    let mut begun = app.drain.begun();
     loop {
         let (stream, address) = tokio::select! {
             biased;
-            () = app.draining.cancelled() => return,
+            () = &mut begun => return,
             accepted = listener.accept() => accepted,
         };
         let Some(permit) = app.connections.take(1) else {
@@ -395,10 +404,10 @@ impl Accepting {
         let load: Load = serving.core.take_one();
         let counted = self.proxy.metrics.connection(Side::Client);
         let worker = Arc::clone(&serving.worker);
-        let (settings, draining) = (self.settings, self.draining.clone());
+        let (settings, drain) = (self.settings, self.drain.clone());
         serving.connections.spawn(async move {
             match stream.attach() {
-                Ok(stream) => connection::serve(stream, worker, peer, settings, draining).await,
+                Ok(stream) => connection::serve(stream, worker, peer, settings, drain).await,
                 Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
             }
             drop((permit, load, counted));

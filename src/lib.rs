@@ -24,4 +24,5 @@ pub mod server;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;
+pub mod timers;
 pub mod upstream;

@@ -12,28 +12,29 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 16] = [
+const ARROWS: [(&str, &str); 17] = [
     ("main", "app cli config demo tasks telemetry"),
     ("cli", "config"),
     (
         "app",
-        "admin config core flight limit net proxy route server store tasks telemetry upstream",
+        "admin config core flight limit net proxy route server store tasks telemetry timers upstream",
     ),
     ("demo", "tasks"),
-    ("server", "config core net proxy"),
+    ("server", "config core net proxy timers"),
     ("admin", "core telemetry"),
     (
         "proxy",
-        "config core flight limit route store tasks telemetry upstream",
+        "config core flight limit route store tasks telemetry timers upstream",
     ),
     ("flight", "core"),
     ("store", "config core"),
-    ("upstream", "config net tasks telemetry"),
+    ("upstream", "config net tasks telemetry timers"),
     ("route", "config core"),
     ("config", "core"),
     ("telemetry", "config core"),
     ("limit", ""),
     ("net", ""),
+    ("timers", ""),
     ("core", ""),
 ];
 

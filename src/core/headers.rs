@@ -4,25 +4,27 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
         CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
-        FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE,
-        TRANSFER_ENCODING, UPGRADE, VIA,
+        FORWARDED, HOST, SET_COOKIE, TE, VIA,
     },
 };
 
 use super::policy::ReplayHeaders;
 
 /// Fields that mean one connection and end with it (RFC 9110, section 7.6.1), beside those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-];
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "http2-settings"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+    )
+}
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -33,6 +35,10 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 /// Names in `Connection` that would take away what the proxy or the upstream lives by are not followed: those fields
 /// stay (RFC 9110, section 7.6.1, forbids naming end-to-end fields there).
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // One pass finds out whether there is anything to do; mostly there is not.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(CONNECTION)
@@ -46,13 +52,7 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    // One pass finds out whether there is anything to do; mostly there is not.
-    let found = |headers: &HeaderMap| {
-        HOP_BY_HOP
-            .into_iter()
-            .find(|name| headers.keys().any(|own| own == name))
-    };
-    while let Some(name) = found(headers) {
+    while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
         headers.remove(name);
     }
 }
@@ -123,26 +123,35 @@ pub struct Arrival {
 /// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added.
 pub fn forward_request(headers: &mut HeaderMap, arrival: &Arrival) {
     strip_hop_by_hop(headers);
-    headers.remove(EXPECT);
+    // One pass over the names is less than a look-up for each of these, which mostly are not there.
+    let rare = |name: &HeaderName| {
+        matches!(
+            name.as_str(),
+            "expect" | "forwarded" | "x-forwarded-proto" | "x-forwarded-host"
+        )
+    };
+    if headers.keys().any(rare) {
+        headers.remove(EXPECT);
+        if !arrival.trusted {
+            headers.remove(FORWARDED);
+            headers.remove(X_FORWARDED_PROTO);
+            headers.remove(X_FORWARDED_HOST);
+        }
+    }
     let addresses = if arrival.trusted {
         chain(headers, arrival.peer.as_ref())
     } else {
-        headers.remove(FORWARDED);
-        headers.remove(X_FORWARDED_PROTO);
-        headers.remove(X_FORWARDED_HOST);
         arrival.peer.clone()
     };
     match addresses {
         Some(addresses) => drop(headers.insert(X_FORWARDED_FOR, addresses)),
         None => drop(headers.remove(X_FORWARDED_FOR)),
     }
-    if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, arrival.proto.clone());
-    }
-    if !headers.contains_key(X_FORWARDED_HOST)
-        && let Some(host) = headers.get(HOST).cloned()
-    {
-        headers.insert(X_FORWARDED_HOST, host);
+    headers
+        .entry(X_FORWARDED_PROTO)
+        .or_insert_with(|| arrival.proto.clone());
+    if let Some(host) = headers.get(HOST).cloned() {
+        headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
 }
 

@@ -94,6 +94,23 @@ impl fmt::Debug for RecordId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShortId(u64);
 
+impl ShortId {
+    /// The digits themselves, lower case, for those who write many of them.
+    #[must_use]
+    pub fn digits(self) -> [u8; 16] {
+        let mut digits = [0; 16];
+        let mut rest = self.0;
+        for digit in digits.iter_mut().rev() {
+            *digit = match u8::try_from(rest & 0xf).unwrap_or_default() {
+                value @ 0..=9 => b'0' + value,
+                value => b'a' + (value - 10),
+            };
+            rest >>= 4;
+        }
+        digits
+    }
+}
+
 impl fmt::Display for ShortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -222,34 +239,32 @@ pub struct StoredAnswer {
 }
 
 impl StoredAnswer {
-    /// What an entry costs a store beside head and body bytes: names, pointers, index.
-    pub const OVERHEAD: usize = 350;
+    /// What an entry costs a store beside its header lines and body: record, digests, place in the index and in the
+    /// order of uses. Measured with the store's memory bench.
+    pub const OVERHEAD: usize = 400;
+
+    /// What a header line costs beside name and value.
+    pub const HEADER_OVERHEAD: usize = size_of::<(HeaderName, HeaderValue)>();
 
     /// Takes an answer over for keeping. All values and the body are copied out of the buffers that they
-    /// arrived in, so that a small answer does not pin a large read buffer.
+    /// arrived in, into one, so that a small answer does not pin a large read buffer.
     #[must_use]
     pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
-        Self::with_body(status, kept, Bytes::copy_from_slice(body))
+        let (headers, body) = copied(kept, body);
+        Self {
+            status,
+            headers,
+            body,
+        }
     }
 
     /// The same with a body that has a buffer of its own already.
     #[must_use]
     pub fn with_body(status: StatusCode, kept: &HeaderMap, body: Bytes) -> Self {
-        let size = kept.values().map(HeaderValue::len).sum();
-        let mut all = BytesMut::with_capacity(size);
-        kept.values()
-            .for_each(|value| all.extend_from_slice(value.as_bytes()));
-        let mut all = all.freeze();
-        let copy = |(name, value): (&HeaderName, &HeaderValue)| {
-            let bytes = all.split_to(value.len());
-            // The bytes were a header value a moment ago; if they were not, the header is left out.
-            let mut copied = HeaderValue::from_maybe_shared(bytes).ok()?;
-            copied.set_sensitive(value.is_sensitive());
-            Some((name.clone(), copied))
-        };
+        let (headers, _) = copied(kept, &[]);
         Self {
             status,
-            headers: kept.iter().filter_map(copy).collect(),
+            headers,
             body,
         }
     }
@@ -272,16 +287,36 @@ impl StoredAnswer {
         &self.body
     }
 
-    /// What it weighs in a store, in bytes: body, header names and values, and [`Self::OVERHEAD`].
+    /// What it weighs in a store, in bytes: body, header names and values, [`Self::HEADER_OVERHEAD`] for each line, and
+    /// [`Self::OVERHEAD`].
     #[must_use]
     pub fn weight(&self) -> usize {
         let head: usize = self
             .headers
             .iter()
-            .map(|(name, value)| name.as_str().len() + value.len())
+            .map(|(name, value)| name.as_str().len() + value.len() + Self::HEADER_OVERHEAD)
             .sum();
         Self::OVERHEAD + head + self.body.len()
     }
+}
+
+/// Header lines and body in one buffer of their own.
+fn copied(kept: &HeaderMap, body: &[u8]) -> (Arc<[(HeaderName, HeaderValue)]>, Bytes) {
+    let size = kept.values().map(HeaderValue::len).sum::<usize>() + body.len();
+    let mut all = BytesMut::with_capacity(size);
+    kept.values()
+        .for_each(|value| all.extend_from_slice(value.as_bytes()));
+    all.extend_from_slice(body);
+    let mut all = all.freeze();
+    let copy = |(name, value): (&HeaderName, &HeaderValue)| {
+        let bytes = all.split_to(value.len());
+        // The bytes were a header value a moment ago; if they were not, the header is left out.
+        let mut copied = HeaderValue::from_maybe_shared(bytes).ok()?;
+        copied.set_sensitive(value.is_sensitive());
+        Some((name.clone(), copied))
+    };
+    let headers = kept.iter().filter_map(copy).collect();
+    (headers, all)
 }
 
 impl fmt::Debug for StoredAnswer {
@@ -292,5 +327,18 @@ impl fmt::Debug for StoredAnswer {
             .field("headers", &self.headers.len())
             .field("body", &self.body.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digits_of_an_id_are_those_that_are_displayed() {
+        for id in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let id = ShortId(id);
+            assert_eq!(id.to_string().as_bytes(), id.digits());
+        }
     }
 }

@@ -12,7 +12,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{
@@ -145,7 +145,8 @@ impl Execution {
         let started = Instant::now();
         let method = request.method().clone();
 
-        let call = call(
+        // Boxed, it is not moved into each of the futures around it.
+        let call = Box::pin(call(
             &pool,
             request,
             policy,
@@ -153,11 +154,12 @@ impl Execution {
             &fingerprint,
             &worker,
             &mut room,
-        );
-        let in_time = caught(timeout(pool.upstream().capture_timeout, call));
+        ));
+        let deadline = started + pool.upstream().capture_timeout;
+        let in_time = caught(pool.capture_timers().within(deadline, call));
         let called = match renewed(&worker, &claim, policy, metrics, in_time).await {
-            Some(Ok(called)) => called,
-            Some(Err(_)) => Called::Failed(Failure::TimedOut),
+            Some(Some(called)) => called,
+            Some(None) => Called::Failed(Failure::TimedOut),
             None => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
         };
 

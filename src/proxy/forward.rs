@@ -1,5 +1,7 @@
 //! Passing through: both directions stream, and nothing is kept.
 
+use std::pin::Pin;
+
 use http::{
     HeaderValue, Request, Response, Version,
     header::{HOST, TE, TRAILER},
@@ -7,7 +9,7 @@ use http::{
     uri::{PathAndQuery, Uri},
 };
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{Peer, Worker, answer::Answer, body::AnswerBody};
 use crate::{
@@ -73,7 +75,8 @@ pub(super) async fn forward(
         (body, Some(upload))
     };
     let sent = Instant::now();
-    let answered = head_in_time(pool, Request::from_parts(parts, body), upload.as_deref()).await;
+    let call = std::pin::pin!(pool.send(Request::from_parts(parts, body)));
+    let answered = head_in_time(pool, call, upload.as_deref(), sent).await;
     let status = match &answered {
         Ok(Ok(response)) => Some(response.status()),
         Ok(Err(_)) | Err(TimedOut) => None,
@@ -104,23 +107,27 @@ pub(super) async fn forward(
     }
 }
 
+/// What [`Pool::send`] comes to.
+type Sent = Result<Response<UpstreamBody>, SendFailure>;
+
 struct TimedOut;
 
-/// The answer's head, if it comes within `response_timeout` of the end of the upload.
+/// The answer's head, if it comes within `response_timeout` of the end of the upload, which began at `sent`.
 async fn head_in_time(
     pool: &Pool,
-    request: Request<OutgoingBody>,
+    mut call: Pin<&mut impl Future<Output = Sent>>,
     upload: Option<&Upload>,
-) -> Result<Result<Response<UpstreamBody>, SendFailure>, TimedOut> {
+    sent: Instant,
+) -> Result<Sent, TimedOut> {
     let limit = pool.upstream().response_timeout;
-    let mut call = std::pin::pin!(pool.send(request));
+    let mut deadline = sent + limit;
     loop {
         let uploading = upload.is_some_and(|upload| !upload.has_ended());
-        match timeout(limit, call.as_mut()).await {
-            Ok(answered) => return Ok(answered),
+        match pool.response_timers().within(deadline, call.as_mut()).await {
+            Some(answered) => return Ok(answered),
             // A long upload is not a slow answer; one that stalls is cut by `body_timeout`.
-            Err(_) if uploading => {}
-            Err(_) => return Err(TimedOut),
+            None if uploading => deadline = Instant::now() + limit,
+            None => return Err(TimedOut),
         }
     }
 }

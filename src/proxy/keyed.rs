@@ -6,7 +6,10 @@ use bytes::Bytes;
 use http::{Request, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 use super::{
     Peer, Worker,
@@ -239,11 +242,14 @@ impl Visit<'_> {
             }
             match proxy.flights.board(self.id, &self.fingerprint) {
                 Boarding::Lead(seat) => match self.lead(seat).await {
-                    Led::Claimed(start) => return self.execute(*start, parts, buffered).await,
+                    // Boxed, what an execution and a wait need costs a replay nothing.
+                    Led::Claimed(start) => {
+                        return Box::pin(self.execute(*start, parts, buffered)).await;
+                    }
                     Led::Answered(answer) => return *answer,
                 },
                 Boarding::Join(flight) => {
-                    if let Some(answer) = self.join(&flight).await {
+                    if let Some(answer) = Box::pin(self.join(&flight)).await {
                         return answer;
                     }
                 }
@@ -328,7 +334,8 @@ impl Visit<'_> {
         let Some(pool) = self.worker.pools.get(self.keyed.route.upstream).cloned() else {
             return self.problem(&Problem::UpstreamUnreachable, Outcome::UpstreamFailure); // checked when it was configured
         };
-        let response_timeout = pool.upstream().response_timeout;
+        let timers = Arc::clone(pool.response_timers());
+        let deadline = Instant::now() + pool.upstream().response_timeout;
         let execution = Execution::new(
             self.worker,
             self.keyed,
@@ -341,15 +348,16 @@ impl Visit<'_> {
             buffered.fingerprint,
             buffered.room,
         );
-        self.worker.executions.spawn(execution.run());
-        match timeout(response_timeout, landing).await {
-            Ok(Ok(First::Answer { response, outcome })) => {
+        // Boxed, it is moved once and not at each step of the spawning.
+        self.worker.executions.spawn(Box::pin(execution.run()));
+        match timers.within(deadline, landing).await {
+            Some(Ok(First::Answer { response, outcome })) => {
                 Answer::new(*response, outcome).of(self.record())
             }
-            Ok(Ok(First::Failed(problem))) => self.problem(&problem, Outcome::UpstreamFailure),
+            Some(Ok(First::Failed(problem))) => self.problem(&problem, Outcome::UpstreamFailure),
             // The task is gone without a word; its claim is left to its lease.
-            Ok(Err(_)) => self.problem(&Problem::UpstreamFailed, Outcome::UpstreamFailure),
-            Err(_) => self.problem(&Problem::UpstreamTimeout, Outcome::UpstreamFailure),
+            Some(Err(_)) => self.problem(&Problem::UpstreamFailed, Outcome::UpstreamFailure),
+            None => self.problem(&Problem::UpstreamTimeout, Outcome::UpstreamFailure),
         }
     }
 

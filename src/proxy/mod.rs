@@ -43,6 +43,7 @@ use crate::{
         access::{AccessLog, Line},
         metrics::{Metrics, Outcome},
     },
+    timers::Timers,
     upstream::Pool,
 };
 
@@ -92,6 +93,8 @@ pub struct Worker {
     pub pools: Vec<Pool>,
     /// Executions are spawned here and waited for at a drain.
     pub executions: Tasks,
+    /// For `head_timeout`.
+    pub heads: Arc<Timers>,
 }
 
 /// Who is at the other end of a client's connection.
@@ -120,20 +123,37 @@ impl Peer {
     }
 }
 
+/// Which way a request goes.
+enum Course<'a> {
+    /// None: this is the answer.
+    Refused(Box<Answer>),
+    /// Through, as it comes.
+    Through(Through<'a>),
+    /// Under its key.
+    Keyed(keyed::Keyed<'a>),
+}
+
 impl Worker {
     /// Answers one request. It always answers; what can go wrong is an answer too.
     ///
     /// Dropping the future, as a client that goes away does, ends an unkeyed call to the upstream and leaves a keyed one alone.
     pub async fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: Arc<Peer>,
     ) -> Response<AnswerBody> {
         let started = Instant::now();
         let method = request.method().clone();
         let uri = request.uri().clone();
         let path = normalise(uri.path());
-        let (route, answer) = self.dispatch(request, &peer, &path).await;
+        framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
+        let (route, course) = self.dispatch(&request, &peer, &path);
+        let answer = match course {
+            Course::Refused(answer) => *answer,
+            Course::Through(through) => forward(&self, through, request, &peer).await,
+            // The keyed path is the larger one by far; boxed, it costs the other nothing.
+            Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
+        };
         let took = started.elapsed();
         self.proxy
             .metrics
@@ -153,20 +173,20 @@ impl Worker {
         answer.response
     }
 
-    /// The route's index, for metrics and logs, and the answer.
-    async fn dispatch(
-        self: &Arc<Self>,
-        mut request: Request<Incoming>,
-        peer: &Peer,
-        path: &str,
-    ) -> (Option<usize>, Answer) {
-        framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
-        if let Some(problem) = self.refusal(&request) {
+    /// The route's index, for metrics and logs, and which way the request goes. The request stays where it is: whoever takes it
+    /// copies it.
+    fn dispatch<'a>(
+        &'a self,
+        request: &Request<Incoming>,
+        peer: &'a Peer,
+        path: &'a str,
+    ) -> (Option<usize>, Course<'a>) {
+        if let Some(problem) = self.refusal(request) {
             return (None, self.refuse(&problem, None, Outcome::BadRequest));
         }
         let index = match self.proxy.router.find(request.method(), path) {
             Match::Route(index) => index,
-            Match::None => return (None, self.pass_through(request, peer).await),
+            Match::None => return (None, self.pass_through(request)),
             Match::MethodCase => {
                 let problem = Problem::BadRequest(
                     "Methods are case-sensitive, and this one is written in upper case.",
@@ -175,31 +195,33 @@ impl Worker {
             }
         };
         let Some(route) = self.proxy.router.get(index) else {
-            return (None, self.pass_through(request, peer).await); // an index of the router's own is always there
+            return (None, self.pass_through(request)); // an index of the router's own is always there
         };
         (
             Some(index),
-            self.on_route(request, peer, path, index, route).await,
+            self.on_route(request, peer, path, index, route),
         )
     }
 
-    async fn on_route(
-        self: &Arc<Self>,
-        request: Request<Incoming>,
-        peer: &Peer,
-        path: &str,
+    fn on_route<'a>(
+        &'a self,
+        request: &Request<Incoming>,
+        peer: &'a Peer,
+        path: &'a str,
         index: usize,
-        route: &Route,
-    ) -> Answer {
+        route: &'a Route,
+    ) -> Course<'a> {
         let policy = &route.policy;
-        let through = |outcome| Through {
-            upstream: route.upstream,
-            route: Some(index),
-            errors: &policy.errors,
-            outcome,
+        let through = |outcome| {
+            Course::Through(Through {
+                upstream: route.upstream,
+                route: Some(index),
+                errors: &policy.errors,
+                outcome,
+            })
         };
         if policy.key == KeyRule::Off {
-            return forward(self, through(Outcome::Unkeyed), request, peer).await;
+            return through(Outcome::Unkeyed);
         }
         match key::find(policy, request.headers()) {
             Err(refused) => self.refuse(
@@ -207,21 +229,13 @@ impl Worker {
                 Some(route),
                 Outcome::KeyInvalid,
             ),
-            Ok(KeyFound::Key(key)) => {
-                // The keyed path is the larger one by far; boxed, it costs the others nothing.
-                Box::pin(keyed::answer(
-                    self,
-                    keyed::Keyed {
-                        index,
-                        route,
-                        key,
-                        path,
-                        peer,
-                    },
-                    request,
-                ))
-                .await
-            }
+            Ok(KeyFound::Key(key)) => Course::Keyed(keyed::Keyed {
+                index,
+                route,
+                key,
+                path,
+                peer,
+            }),
             Ok(KeyFound::Absent | KeyFound::Bypassed)
                 if key::required(policy, request.headers()) =>
             {
@@ -232,12 +246,12 @@ impl Worker {
                     Outcome::KeyMissing,
                 )
             }
-            Ok(KeyFound::Absent) => forward(self, through(Outcome::Unkeyed), request, peer).await,
-            Ok(KeyFound::Bypassed) => forward(self, through(Outcome::Bypass), request, peer).await,
+            Ok(KeyFound::Absent) => through(Outcome::Unkeyed),
+            Ok(KeyFound::Bypassed) => through(Outcome::Bypass),
         }
     }
 
-    async fn pass_through(self: &Arc<Self>, request: Request<Incoming>, peer: &Peer) -> Answer {
+    fn pass_through(&self, request: &Request<Incoming>) -> Course<'_> {
         let keyed = self
             .proxy
             .key_headers
@@ -248,13 +262,12 @@ impl Worker {
         } else {
             Outcome::Passthrough
         };
-        let through = Through {
+        Course::Through(Through {
             upstream: 0,
             route: None,
             errors: &self.proxy.errors,
             outcome,
-        };
-        forward(self, through, request, peer).await
+        })
     }
 
     /// What no request may be, whatever its route.
@@ -283,8 +296,9 @@ impl Worker {
     }
 
     /// One of the proxy's own errors, before there is a record.
-    fn refuse(&self, problem: &Problem, route: Option<&Route>, outcome: Outcome) -> Answer {
+    fn refuse(&self, problem: &Problem, route: Option<&Route>, outcome: Outcome) -> Course<'_> {
         let errors = route.map_or(&self.proxy.errors, |route| &route.policy.errors);
-        Answer::problem(problem, outcome, errors, None, self.proxy.clock.now())
+        let answer = Answer::problem(problem, outcome, errors, None, self.proxy.clock.now());
+        Course::Refused(Box::new(answer))
     }
 }

@@ -14,14 +14,14 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     core::{policy::Errors, problem::Problem},
     net::Stream,
     proxy::{AnswerBody, Peer, Worker},
+    server::{drain::Drain, head_timer::HeadTimer},
 };
 
 /// How client connections are served.
@@ -39,23 +39,24 @@ const MAX_HEADERS: usize = 200;
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
 
-/// Serves the connection until its client or `draining` ends it. An answer that is under way is finished first, and says
+/// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
 /// `Connection: close`.
 pub async fn serve(
     stream: Stream,
     worker: Arc<Worker>,
     peer: Peer,
     settings: Settings,
-    draining: CancellationToken,
+    drain: Drain,
 ) {
     let peer = Arc::new(peer);
     let requests = Requests::default();
     let counted = requests.clone();
+    let served = Arc::clone(&worker);
     let service = service_fn(move |request| {
+        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
         let running = counted.start();
-        let answer = Arc::clone(&worker).answer(request, Arc::clone(&peer));
         async move {
-            let answer = answer.await;
+            let answer = worker.answer(request, peer).await;
             Ok::<_, Infallible>(answer.map(|body| Tracked {
                 body,
                 _running: running,
@@ -64,7 +65,7 @@ pub async fn serve(
     });
     let mut connection = pin!(
         http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(HeadTimer(Arc::clone(&worker.heads)))
             .header_read_timeout(settings.head_timeout)
             .max_headers(MAX_HEADERS)
             .max_header_size(settings.max_head_bytes)
@@ -74,8 +75,9 @@ pub async fn serve(
             .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
+        biased; // no order is better, and choosing one costs something
         ended = connection.as_mut() => ended,
-        () = draining.cancelled() => {
+        () = drain.begun() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => ended,

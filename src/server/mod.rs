@@ -1,5 +1,7 @@
 //! The side of the clients: listeners, workers, connections, and their end.
 
 pub mod connection;
+pub mod drain;
+mod head_timer;
 pub mod listen;
 pub mod worker;

@@ -15,6 +15,64 @@ use std::{
 use tokio::runtime::{self, Handle};
 use tokio_util::sync::CancellationToken;
 
+/// The cores of one proxy. Dropping them ends their threads, with everything that runs there.
+#[derive(Debug)]
+pub struct Cores {
+    each: Vec<Core>,
+    stop: CancellationToken,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Cores {
+    /// So many cores, each a thread with a single-threaded runtime.
+    ///
+    /// # Errors
+    /// The system gives no thread or no event queue.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let mut cores = Self {
+            each: Vec::with_capacity(count),
+            stop: CancellationToken::new(),
+            threads: Vec::with_capacity(count),
+        };
+        for number in 0..count {
+            let (core, thread) = Core::start(number, cores.stop.clone())?;
+            cores.each.push(core);
+            cores.threads.push(thread);
+        }
+        Ok(cores)
+    }
+
+    /// One core that is somebody else's runtime, of whatever kind, and has to outlive the proxy.
+    #[must_use]
+    pub fn shared(runtime: Handle) -> Self {
+        Self {
+            each: vec![Core::on(runtime)],
+            stop: CancellationToken::new(),
+            threads: Vec::new(),
+        }
+    }
+
+    /// The cores, for those who put work on them.
+    pub(crate) fn take(&mut self) -> Vec<Core> {
+        std::mem::take(&mut self.each)
+    }
+
+    /// Ends the threads, and waits until they have ended.
+    pub(crate) fn end(mut self) {
+        self.stop.cancel();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
 /// A thread that serves, and how many connections it has.
 #[derive(Debug)]
 pub struct Core {
@@ -37,7 +95,7 @@ impl Core {
     ///
     /// # Errors
     /// The system gives no thread or no event queue.
-    pub fn start(number: usize, stop: CancellationToken) -> io::Result<(Self, JoinHandle<()>)> {
+    fn start(number: usize, stop: CancellationToken) -> io::Result<(Self, JoinHandle<()>)> {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -49,8 +107,7 @@ impl Core {
     }
 
     /// A core that is somebody else's runtime.
-    #[must_use]
-    pub fn on(runtime: Handle) -> Self {
+    fn on(runtime: Handle) -> Self {
         Self {
             runtime,
             connections: Arc::default(),

@@ -10,7 +10,10 @@ use std::{
 };
 
 use http::{Request, Response};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
@@ -20,6 +23,7 @@ use crate::{
     config,
     tasks::Tasks,
     telemetry::metrics::{Metrics, Side},
+    timers::Timers,
 };
 
 /// The connections of one worker to one upstream.
@@ -35,6 +39,8 @@ struct Inner {
     idle_total: Arc<AtomicUsize>,
     tasks: Tasks,
     metrics: Metrics,
+    response_timers: Arc<Timers>,
+    capture_timers: Arc<Timers>,
 }
 
 type Sender = SendRequest<OutgoingBody>;
@@ -88,6 +94,8 @@ impl Pool {
             idle_total,
             tasks,
             metrics,
+            response_timers: Arc::default(),
+            capture_timers: Arc::default(),
         }))
     }
 
@@ -95,6 +103,18 @@ impl Pool {
     #[must_use]
     pub fn upstream(&self) -> &config::Upstream {
         &self.0.upstream
+    }
+
+    /// Timers for `response_timeout`.
+    #[must_use]
+    pub fn response_timers(&self) -> &Arc<Timers> {
+        &self.0.response_timers
+    }
+
+    /// Timers for `capture_timeout`.
+    #[must_use]
+    pub fn capture_timers(&self) -> &Arc<Timers> {
+        &self.0.capture_timers
     }
 
     /// Sends one request and gives its answer's head; the body follows.
@@ -110,24 +130,10 @@ impl Pool {
         &self,
         mut request: Request<OutgoingBody>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
-        loop {
-            let (mut sender, fresh) = match self.take_idle() {
-                Some(sender) => (sender, false),
-                None => (self.open().await.map_err(SendFailure::NotSent)?, true),
-            };
+        while let Some(mut sender) = self.take_idle() {
             match sender.try_send_request(request).await {
-                Ok(response) => {
-                    let lease = Lease {
-                        sender,
-                        pool: self.clone(),
-                    };
-                    return Ok(response.map(|incoming| UpstreamBody::new(incoming, lease)));
-                }
+                Ok(response) => return Ok(self.answered(sender, response)),
                 Err(mut failed) => match failed.take_message() {
-                    Some(untouched) if fresh => {
-                        let proof = NotSent::given_back(&untouched, failed.into_error());
-                        return Err(SendFailure::NotSent(proof));
-                    }
                     Some(untouched) => request = untouched,
                     None => {
                         return Err(SendFailure::MaybeSent(MaybeSent::new(failed.into_error())));
@@ -135,6 +141,32 @@ impl Pool {
                 },
             }
         }
+        // Making a connection is rare and its future large; boxed, it costs the others nothing.
+        Box::pin(self.send_on_a_fresh_one(request)).await
+    }
+
+    async fn send_on_a_fresh_one(
+        &self,
+        request: Request<OutgoingBody>,
+    ) -> Result<Response<UpstreamBody>, SendFailure> {
+        let mut sender = self.open().await.map_err(SendFailure::NotSent)?;
+        match sender.try_send_request(request).await {
+            Ok(response) => Ok(self.answered(sender, response)),
+            Err(mut failed) => Err(match failed.take_message() {
+                Some(untouched) => {
+                    SendFailure::NotSent(NotSent::given_back(&untouched, failed.into_error()))
+                }
+                None => SendFailure::MaybeSent(MaybeSent::new(failed.into_error())),
+            }),
+        }
+    }
+
+    fn answered(&self, sender: Sender, response: Response<Incoming>) -> Response<UpstreamBody> {
+        let lease = Lease {
+            sender,
+            pool: self.clone(),
+        };
+        response.map(|incoming| UpstreamBody::new(incoming, lease))
     }
 
     /// The connection that was used last and is ready for a request now.

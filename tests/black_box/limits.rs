@@ -396,16 +396,35 @@ fn an_answer_without_room_is_still_never_executed_twice() {
         &upstream,
         &format!("{THREE}\nstore.memory.on_full = 'reject'"),
     );
+    upstream.then(large());
+    let small_enough = Request::order(&key());
+    let kept = executed(proxy.send(&small_enough));
+    // There is room for another answer like the first one, but not for this.
+    upstream.then(reply(201).body("x".repeat(900 << 10)));
+    let too_large = Request::order(&key());
+    executed(proxy.send(&too_large));
+    problem(&proxy.send(&too_large), "response-not-retained");
+    replayed(&proxy.send(&small_enough), &kept);
+    assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
+fn a_store_without_room_for_a_usual_answer_refuses_before_it_executes() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(
+        &upstream,
+        &format!("{THREE}\nstore.memory.on_full = 'reject'"),
+    );
     upstream.always(large());
-    let requests = [(); 4].map(|()| Request::order(&key()));
+    let requests = [(); 3].map(|()| Request::order(&key()));
     let answers = requests
         .each_ref()
         .map(|request| executed(proxy.send(request)));
-    for (request, first) in requests.iter().zip(&answers).take(3) {
+    problem(&proxy.send(&Request::order(&key())), "store-full");
+    for (request, first) in requests.iter().zip(&answers) {
         replayed(&proxy.send(request), first);
     }
-    problem(&proxy.send(&requests[3]), "response-not-retained");
-    assert_eq!(upstream.executions(), 4);
+    assert_eq!(upstream.executions(), 3);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Every interleaving of a few threads on one record, or a great many of them: who executes, and what others see.
 //!
-//! shuttle runs the threads one at a time and changes between them where a shard is locked and between the two
-//! structures that an operation sees or writes ([`ShardLock::between_steps`]).
+//! shuttle runs the threads one at a time and changes between them wherever a shard is locked.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,10 +27,6 @@ impl ShardLock for Watched {
     fn with<R>(&self, work: impl FnOnce(&mut Shard) -> R) -> R {
         work(&mut self.0.lock().expect("no thread panicked"))
     }
-
-    fn between_steps() {
-        thread::yield_now();
-    }
 }
 
 type Store = MemoryStore<ManualClock, Watched>;
@@ -47,9 +42,13 @@ struct Scene {
 
 impl Scene {
     fn new(terms: Terms) -> Arc<Self> {
+        Self::within(None, terms)
+    }
+
+    fn within(max_records: Option<u64>, terms: Terms) -> Arc<Self> {
         let limits = MemoryLimits {
             max_bytes: 1 << 20,
-            max_records: None,
+            max_records,
             max_claims: 10,
             on_full: OnFull::Evict,
         };
@@ -64,23 +63,31 @@ impl Scene {
     }
 
     fn begin(&self, n: u64) -> Begin {
+        self.begin_on(1, n)
+    }
+
+    fn begin_on(&self, record: u64, n: u64) -> Begin {
         let (fingerprint, route) = (request("a"), route());
         let ask = Ask {
             fingerprint: &fingerprint,
             terms: &self.terms,
             route: &route,
         };
-        self.store.begin(&id(1), &ask, token(n)).expect("room")
+        self.store.begin(&id(record), &ask, token(n)).expect("room")
     }
 
     fn look(&self) -> Option<Found> {
+        self.look_at(1)
+    }
+
+    fn look_at(&self, record: u64) -> Option<Found> {
         let (fingerprint, route) = (request("a"), route());
         let ask = Ask {
             fingerprint: &fingerprint,
             terms: &self.terms,
             route: &route,
         };
-        self.store.look(&id(1), &ask)
+        self.store.look(&id(record), &ask)
     }
 
     /// Runs the operation if it may, and settles; whether it ran.
@@ -253,5 +260,52 @@ fn an_expired_answer_is_executed_again_once() {
         assert_eq!(ran.iter().filter(|ran| **ran).count(), 1);
         assert!(matches!(scene.look(), Some(Found::Complete(_))));
         assert_eq!(scene.store.levels().records, 1);
+    });
+}
+
+#[test]
+fn answers_that_come_at_once_leave_the_store_within_its_bounds() {
+    explore(|| {
+        let scene = Scene::within(Some(2), terms());
+        let threads: Vec<_> = (1..=3)
+            .map(|n| {
+                let scene = Arc::clone(&scene);
+                thread::spawn(move || {
+                    for record in [n, n + 10] {
+                        let Begin::Claimed(claim) = scene.begin_on(record, record) else {
+                            panic!("nobody else asks for {record}")
+                        };
+                        let settled = scene.store.settle(claim, complete(), &scene.terms);
+                        assert!(matches!(settled, Settled::Kept(_)));
+                        // Each of the two others may have one more, claimed or being settled.
+                        let records = scene.store.levels().records;
+                        assert!(records <= 2 + 2, "{records} records");
+                        // Used again, or evicted by now.
+                        let _ = scene.look_at(record);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        let levels = scene.store.levels();
+        assert_eq!((levels.records, levels.claims), (2, 0));
+        assert_eq!(scene.store.evictions(Eviction::Size), 4);
+        // Whoever comes last has its place, and the one before is not pushed out for it.
+        let left: Vec<u64> = [1, 2, 3, 11, 12, 13]
+            .into_iter()
+            .filter(|record| scene.look_at(*record).is_some())
+            .collect();
+        assert_eq!(left.len(), 2);
+        let Begin::Claimed(claim) = scene.begin_on(20, 20) else {
+            panic!("it is new")
+        };
+        let _ = scene.store.settle(claim, complete(), &scene.terms);
+        assert!(scene.look_at(20).is_some() && scene.look_at(left[1]).is_some());
+        assert!(
+            scene.look_at(left[0]).is_none(),
+            "it was used before the other"
+        );
     });
 }

@@ -1,18 +1,22 @@
 //! The memory store: one replica, nothing survives a restart.
 //!
-//! Two structures hold its records. Claims, unknown records and tombstones stand in 64 locked shards; they are
-//! never evicted, and `max_claims` bounds them. Complete records stand in a cache, where the least recently used
-//! gives way. Each operation sees and writes both under the lock of its record's shard: no one ever finds a record in
-//! neither, and no one claims what another has claimed since it looked.
+//! Records stand under their ids in 64 locked shards, whatever their state: an operation sees and writes its record
+//! under one lock, so no one claims what another has claimed since it looked. Claims, unknown records and tombstones
+//! are never evicted, and `max_claims` bounds them. Complete records are bounded by bytes and number: the one of all
+//! shards that was least recently used gives way ([`Recency`]), and the answer that is settled always has its place.
+//! A use is a look at a record that has not expired. No operation holds two locks of shards.
 //!
 //! What may follow from what is found there is the core's to say ([`transition`]). Nothing here waits, and no lock
 //! is held while canonical fingerprints are computed. Time comes from the [`Clock`] alone.
 
-mod answers;
+mod hash;
 #[cfg(test)]
 mod interleavings;
+mod list;
+mod recency;
 mod room;
 mod shard;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -21,9 +25,11 @@ use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use self::{
-    answers::Answers,
-    room::{Over, Room},
-    shard::{IdHash, Shard, ShardLock},
+    hash::IdHash,
+    recency::Recency,
+    room::Room,
+    shard::{Shard, ShardLock},
+    table::{Class, Progress, Table},
 };
 use super::{
     Begin, Claim, Eviction, Held, Levels, Settled, StoreError,
@@ -44,8 +50,8 @@ pub struct MemoryStore<C: Clock = SystemClock, L: ShardLock = Mutex<Shard>> {
     clock: C,
     hash: IdHash,
     shards: Box<[L]>,
-    answers: Answers,
-    room: Arc<Room>,
+    recency: Recency,
+    room: Room,
     warned: Mutex<Warned>,
 }
 
@@ -69,13 +75,13 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     #[must_use]
     pub fn with_clock(limits: MemoryLimits, clock: C) -> Self {
         let hash = IdHash::new();
-        let room = Arc::new(Room::new(limits));
+        let shard = || L::new(Shard::new(Table::new(hash)));
         Self {
             clock,
             hash,
-            shards: (0..SHARDS).map(|_| L::new(Shard::new(hash))).collect(),
-            answers: Answers::new(&limits, hash, Arc::clone(&room)),
-            room,
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            recency: Recency::new(SHARDS),
+            room: Room::new(limits),
             warned: Mutex::default(),
         }
     }
@@ -97,45 +103,36 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         ask: &Ask<'_>,
         token: ClaimToken,
     ) -> Result<Begin, StoreError> {
-        // Canonical fingerprints, where they are needed to tell, are computed here, before the lock is taken to claim.
-        let (standing, now) = self.standing(id);
-        if let Begun::Found(found) = transition::begin(standing.as_ref(), ask, token, now) {
-            return Ok(Begin::Found(found));
+        loop {
+            // Canonical fingerprints, where they are needed to tell, are computed here, before the shard is locked.
+            let (standing, now) = self.standing(id);
+            if let Begun::Found(found) = transition::begin(standing.as_ref(), ask, token, now) {
+                return Ok(Begin::Found(found));
+            }
+            let begun = self.in_shard(id, |shard, now| {
+                let there = shard.table.get(id).map(|(record, _)| record);
+                // Another record stands there now: everything is looked at again.
+                if there.map(Arc::as_ptr) != standing.as_ref().map(Arc::as_ptr) {
+                    return None;
+                }
+                Some(match transition::begin(there, ask, token, now) {
+                    Begun::Found(found) => Ok(Begin::Found(found)),
+                    Begun::Claimed(record) => self.claim(shard, id, record, token, now),
+                })
+            });
+            if let Some(begun) = begun {
+                return begun;
+            }
         }
-        drop(standing);
-        self.in_shard(id, |shard, now| {
-            let standing = self.standing_in(shard, id);
-            let record = match transition::begin(standing.as_ref(), ask, token, now) {
-                Begun::Found(found) => return Ok(Begin::Found(found)),
-                Begun::Claimed(record) => record,
-            };
-            let over = match shard.get(id).map(|old| &old.state) {
-                None => Over::Nothing,
-                Some(State::InFlight { .. }) => Over::Unsettled,
-                Some(_) => Over::Settled,
-            };
-            let ended = standing.is_some_and(|old| transition::expired(&old, now));
-            if ended && over == Over::Nothing {
-                // A complete record: its room is free before the claim asks for its own.
-                self.answers.remove(id);
-                self.room.count_expired();
-            }
-            self.room.claim(over)?;
-            if ended && over != Over::Nothing {
-                self.room.count_expired();
-            }
-            L::between_steps();
-            shard.put(*id, Arc::new(record));
-            Ok(Begin::Claimed(Claim { id: *id, token }))
-        })
     }
 
     /// Draws out a claim's lease.
     pub fn renew(&self, claim: &Claim, terms: &Terms) -> Held {
         self.in_shard(&claim.id, |shard, now| {
-            match transition::renew(shard.get(&claim.id), claim.token, terms, now) {
+            let standing = shard.table.get(&claim.id).map(|(record, _)| record);
+            match transition::renew(standing, claim.token, terms, now) {
                 Some(record) => {
-                    shard.put(claim.id, Arc::new(record));
+                    shard.table.put_held(claim.id, Arc::new(record));
                     Held::Yes
                 }
                 None => Held::Lost,
@@ -151,43 +148,55 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     )]
     pub fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled {
         let Claim { id, token } = claim;
-        self.compute_digests(&id, &settlement);
-        let settled = self.in_shard(&id, |shard, now| {
-            let record = match transition::settle(shard.get(&id), token, settlement, terms, now) {
-                After::Lost => return Settled::Lost,
-                After::Released => {
-                    shard.remove(&id);
-                    self.room.release();
-                    return Settled::Released;
-                }
-                After::Kept(record) => record,
-            };
-            self.keep(shard, id, record, now)
+        // Held until the end, so that the request it holds is let go while no shard is locked.
+        let claimed = self.in_shard(&id, |shard, _| {
+            shard.table.get(&id).map(|(record, _)| Arc::clone(record))
         });
-        self.answers.make_room();
+        if let Some(claimed) = &claimed
+            && !matches!(settlement, Settlement::Release)
+        {
+            // Computed where they will be kept, before the shard is locked for it.
+            let _ = claimed.print.digests();
+        }
+        let settled = self.in_shard(&id, |shard, now| {
+            let standing = shard.table.get(&id).map(|(record, _)| record);
+            match transition::settle(standing, token, settlement, terms, now) {
+                After::Lost => Settled::Lost,
+                After::Released => {
+                    shard.table.remove(&id);
+                    self.room.release();
+                    Settled::Released
+                }
+                After::Kept(record) => Settled::Kept(self.keep(shard, id, record, now)),
+            }
+        });
+        self.make_room();
         settled
     }
 
-    /// Frees what has expired, does what the cache has put off, and says if protection was lost. Called every
+    /// Looks at some of the records and frees those that have expired, and says if protection was lost. Called every
     /// second, on a thread that may block; without it an idle store frees nothing.
+    ///
+    /// It goes on where it ended the last time: at most [`SWEEP_SLOTS`] records a shard, so that a million records are
+    /// looked at within eight calls, of which none takes long.
     pub fn sweep(&self) {
-        for shard in &self.shards {
-            loop {
-                // Counted under the lock, so that the levels never fall behind what is there; freed after it.
-                let expired = shard.with(|shard| {
-                    let expired = shard.take_expired(self.clock.now(), SWEEP_BATCH);
-                    let unsettled = expired
-                        .iter()
-                        .filter(|old| matches!(old.state, State::InFlight { .. }));
-                    self.room.drop_expired(expired.len(), unsettled.count());
-                    expired
+        for shard in 0..SHARDS {
+            for _ in 0..SWEEP_SLOTS / SWEEP_STEP {
+                let (expired, progress) = self.in_shard_at(shard, |shard, now| {
+                    let (expired, progress) = shard.sweep(SWEEP_STEP, now);
+                    // Counted under the lock, so that the levels never fall behind what is there; freed after it.
+                    if !expired.is_empty() {
+                        let classes = expired.iter().map(|taken| taken.class);
+                        self.room.drop_expired(classes);
+                    }
+                    (expired, progress)
                 });
-                if expired.len() < SWEEP_BATCH {
+                drop(expired);
+                if progress == Progress::AtTheEnd {
                     break;
                 }
             }
         }
-        self.answers.sweep();
         self.warn_of_evictions();
     }
 
@@ -203,14 +212,41 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         self.room.evictions(cause)
     }
 
-    /// Puts a settled record where its kind belongs.
-    fn keep(&self, shard: &mut Shard, id: RecordId, record: Record, now: Timestamp) -> Settled {
+    /// Writes a claim in the place of what counts for nothing any more, if there is room for it.
+    fn claim(
+        &self,
+        shard: &mut Shard,
+        id: &RecordId,
+        record: Record,
+        token: ClaimToken,
+        now: Timestamp,
+    ) -> Result<Begin, StoreError> {
+        let standing = shard.table.get(id);
+        let ended = standing.is_some_and(|(old, _)| transition::expired(old, now));
+        let over = standing.map(|(_, class)| class);
+        if let Some(class @ Class::Complete(_)) = over {
+            // It has expired, and its room is free before the claim asks for its own.
+            shard.table.remove(id);
+            self.room.drop_expired([class].into_iter());
+            self.room.claim(None)?;
+        } else {
+            self.room.claim(over)?;
+            if ended {
+                self.room.count_expired();
+            }
+        }
+        shard.table.put_held(*id, Arc::new(record));
+        Ok(Begin::Claimed(Claim { id: *id, token }))
+    }
+
+    /// Puts a settled record in its claim's place, as what there is room for; the record as it is kept.
+    fn keep(&self, shard: &mut Shard, id: RecordId, record: Record, now: Timestamp) -> Arc<Record> {
         let room = match &record.state {
             // A retention that counts from the start may be over by now: nothing is evicted for what is gone.
             State::Complete(_) if transition::expired(&record, now) => {
-                shard.remove(&id);
-                self.room.drop_expired(1, 1);
-                return Settled::Kept(Arc::new(record));
+                shard.table.remove(&id);
+                self.room.drop_expired([Class::Unsettled].into_iter());
+                return Arc::new(record);
             }
             State::Complete(answer) => Some(self.room.keep(answer.weight())),
             _ => None,
@@ -218,71 +254,83 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         let record = match room {
             Some(Ok(weight)) => {
                 let record = Arc::new(record);
-                self.answers.put(id, Arc::clone(&record), weight, now);
-                L::between_steps();
-                shard.remove(&id);
-                return Settled::Kept(record);
+                let used = self.recency.stamp();
+                shard
+                    .table
+                    .put_complete(id, Arc::clone(&record), weight, used);
+                return record;
             }
             Some(Err(why)) => transition::without_answer(record, why),
             None => record,
         };
         let record = Arc::new(record);
-        shard.put(id, Arc::clone(&record));
+        shard.table.put_held(id, Arc::clone(&record));
         self.room.settle();
-        Settled::Kept(record)
+        record
+    }
+
+    /// Evicts the least recently used complete record of all, again and again, until the limits hold.
+    fn make_room(&self) {
+        while self.room.is_over() {
+            // No shard shows a record: what is over is being settled at this moment, by who will then make room.
+            let Some((shard, used)) = self.recency.oldest() else {
+                return;
+            };
+            let evicted = self.in_shard_at(shard, |shard, now| {
+                let evicted = shard.evict(used)?;
+                let cause = if transition::expired(&evicted.record, now) {
+                    Eviction::Expired
+                } else {
+                    Eviction::Size
+                };
+                self.room.evict(evicted.class, cause);
+                Some(evicted)
+            });
+            // Freed while no shard is locked. `None`: it was used again, or another took it.
+            drop(evicted);
+        }
     }
 
     /// The record that stands under this id, expired or not, and the time at which it was seen.
     fn standing(&self, id: &RecordId) -> (Option<Arc<Record>>, Timestamp) {
-        self.in_shard(id, |shard, now| (self.standing_in(shard, id), now))
-    }
-
-    fn standing_in(&self, shard: &Shard, id: &RecordId) -> Option<Arc<Record>> {
-        shard.get(id).cloned().or_else(|| {
-            L::between_steps();
-            self.answers.get(id)
+        self.in_shard(id, |shard, now| {
+            let record = shard.table.look(id, now, || self.recency.stamp());
+            (record.cloned(), now)
         })
     }
 
-    /// Has the digests of a claim's request computed where they will be kept, before the shard is locked for it.
-    fn compute_digests(&self, id: &RecordId, settlement: &Settlement) {
-        if matches!(settlement, Settlement::Release) {
-            return;
-        }
-        if let Some(claimed) = self.in_shard(id, |shard, _| shard.get(id).cloned()) {
-            let _ = claimed.print.digests();
-        }
-    }
-
-    /// Runs `work` alone with the shard of this id. The time is read under its lock, so that it never goes back
-    /// between two operations on one record.
+    /// Runs `work` alone with the shard of this id.
     fn in_shard<R>(&self, id: &RecordId, work: impl FnOnce(&mut Shard, Timestamp) -> R) -> R {
-        // The bits that neither table uses first: one takes the lowest, the other the highest.
-        let index = usize::try_from((self.hash.hash_one(id) >> 32) % SHARDS).unwrap_or_default();
-        #[expect(
-            clippy::indexing_slicing,
-            reason = "there are SHARDS shards, and the index is less"
-        )]
-        let shard = &self.shards[index];
-        shard.with(|shard| {
-            let result = work(shard, self.clock.now());
-            self.check_invariants(shard, id);
+        self.in_shard_at(self.shard_of(id), |shard, now| {
+            let result = work(shard, now);
+            check_invariants(shard, id);
             result
         })
     }
 
-    /// What holds for a record whenever nobody works on it; looked at in debug builds alone.
-    fn check_invariants(&self, shard: &Shard, id: &RecordId) {
-        if !cfg!(debug_assertions) {
-            return;
-        }
-        let Some(record) = shard.get(id) else { return };
-        transition::check_invariants(record);
-        debug_assert!(
-            !matches!(record.state, State::Complete(_)),
-            "complete records are in the cache alone"
-        );
-        debug_assert!(!self.answers.contains(id), "a record is in one place");
+    /// Which shard a record of this id stands in.
+    fn shard_of(&self, id: &RecordId) -> usize {
+        // The bits that the table does not use first: it takes the lowest and the highest.
+        usize::try_from((self.hash.hash_one(id) >> 32) % SHARDS as u64).unwrap_or_default()
+    }
+
+    /// Runs `work` alone with this shard, and shows when its least recently used record was used. The time is read
+    /// under its lock, so that it never goes back between two operations on one record.
+    fn in_shard_at<R>(&self, index: usize, work: impl FnOnce(&mut Shard, Timestamp) -> R) -> R {
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "there are SHARDS shards, and every index is less"
+        )]
+        let shard = &self.shards[index];
+        shard.with(|shard| {
+            let shown = shard.table.oldest_use();
+            let result = work(shard, self.clock.now());
+            let oldest = shard.table.oldest_use();
+            if oldest != shown {
+                self.recency.show(index, oldest);
+            }
+            result
+        })
     }
 
     /// Says that unexpired records were evicted, with their number, at most every [`WARN_EVERY`].
@@ -313,11 +361,30 @@ impl<C: Clock, L: ShardLock> fmt::Debug for MemoryStore<C, L> {
     }
 }
 
-/// How many shards claims are spread over.
-const SHARDS: u64 = 64;
+/// What holds for a record whenever nobody works on it; looked at in debug builds alone.
+fn check_invariants(shard: &Shard, id: &RecordId) {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let Some((record, class)) = shard.table.get(id) else {
+        return;
+    };
+    transition::check_invariants(record);
+    debug_assert_eq!(
+        matches!(record.state, State::Complete(_)),
+        matches!(class, Class::Complete(_)),
+        "complete records alone can be evicted"
+    );
+}
 
-/// How many expired records are taken out of a shard under one lock.
-const SWEEP_BATCH: usize = 256;
+/// How many shards records are spread over.
+const SHARDS: usize = 64;
+
+/// How many records of a shard one sweep looks at.
+const SWEEP_SLOTS: usize = 2048;
+
+/// How many of them it looks at under one lock.
+const SWEEP_STEP: usize = 256;
 
 /// How often lost protection is warned of.
 const WARN_EVERY: Duration = Duration::from_secs(10);

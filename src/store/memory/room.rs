@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 
+use super::table::Class;
 use crate::{
     config::{MemoryLimits, OnFull},
     core::record::NotRetained,
@@ -11,6 +12,9 @@ use crate::{
 /// What a claim counts with `on_full = "reject"` until it is settled, in bytes: the room its answer will need is
 /// not known yet, and a call whose answer has no room at all should not be made.
 const CLAIM_BYTES: u64 = 1024;
+
+/// More records than this are never held, so that a `u32` counts the slots of any shard.
+const MOST_RECORDS: u64 = u32::MAX as u64 - 1;
 
 /// The levels of one store, and its limits. A leaf: nothing else is locked or called while it is locked.
 #[derive(Debug)]
@@ -36,15 +40,26 @@ pub(super) struct Taken {
     pub(super) evicted_expired: u64,
 }
 
-/// What a claim is written over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
-    /// Nothing that takes room among the claims.
-    Nothing,
-    /// A settled record.
-    Settled,
-    /// A claim that nobody settled.
-    Unsettled,
+impl Taken {
+    /// Records of every kind.
+    const fn records(&self) -> u64 {
+        self.claims as u64 + self.complete
+    }
+
+    /// A record of this class is gone.
+    fn remove(&mut self, class: Class) {
+        match class {
+            Class::Unsettled => {
+                self.claims = self.claims.saturating_sub(1);
+                self.unsettled = self.unsettled.saturating_sub(1);
+            }
+            Class::Settled => self.claims = self.claims.saturating_sub(1),
+            Class::Complete(weight) => {
+                self.complete = self.complete.saturating_sub(1);
+                self.bytes = self.bytes.saturating_sub(u64::from(weight));
+            }
+        }
+    }
 }
 
 impl Room {
@@ -55,22 +70,26 @@ impl Room {
         }
     }
 
-    /// Takes the room of a claim. Nothing is taken if there is none.
-    pub(super) fn claim(&self, over: Over) -> Result<(), StoreError> {
+    /// Takes the room of a claim that is written over a record of this class, or over none. Nothing is taken if there
+    /// is none. A complete record has left its room before: see [`Room::drop_expired`].
+    pub(super) fn claim(&self, over: Option<Class>) -> Result<(), StoreError> {
         let mut taken = self.taken.lock();
         let after = match over {
-            Over::Unsettled => return Ok(()),
-            Over::Settled => Taken {
+            Some(Class::Unsettled) => return Ok(()),
+            Some(Class::Settled) => Taken {
                 unsettled: taken.unsettled + 1,
                 ..*taken
             },
-            Over::Nothing => Taken {
+            Some(Class::Complete(_)) | None => Taken {
                 unsettled: taken.unsettled + 1,
                 claims: taken.claims + 1,
                 ..*taken
             },
         };
-        if after.claims > self.limits.max_claims.max(taken.claims) || !self.holds_reserved(&after) {
+        if after.claims > self.limits.max_claims.max(taken.claims)
+            || after.records() > MOST_RECORDS
+            || !self.admits(&taken)
+        {
             return Err(StoreError::Full);
         }
         *taken = after;
@@ -91,7 +110,7 @@ impl Room {
             bytes: taken.bytes + u64::from(weight),
             ..*taken
         };
-        if !self.holds_reserved(&after) {
+        if self.limits.on_full == OnFull::Reject && !self.holds(&after, 0, 0) {
             return Err(NotRetained::NoRoom);
         }
         *taken = after;
@@ -106,33 +125,30 @@ impl Room {
 
     /// A claim was released.
     pub(super) fn release(&self) {
-        let mut taken = self.taken.lock();
-        taken.unsettled = taken.unsettled.saturating_sub(1);
-        taken.claims = taken.claims.saturating_sub(1);
+        self.taken.lock().remove(Class::Unsettled);
     }
 
-    /// So many claims, unknown records and tombstones were dropped after their end.
-    pub(super) fn drop_expired(&self, records: usize, unsettled: usize) {
+    /// Records of these classes were dropped after their end.
+    pub(super) fn drop_expired(&self, classes: impl Iterator<Item = Class>) {
         let mut taken = self.taken.lock();
-        taken.claims = taken.claims.saturating_sub(records);
-        taken.unsettled = taken.unsettled.saturating_sub(unsettled as u64);
-        taken.evicted_expired += records as u64;
+        for class in classes {
+            taken.remove(class);
+            taken.evicted_expired += 1;
+        }
     }
 
-    /// A record was written over after its end.
+    /// A record that takes its successor's room was written over after its end.
     pub(super) fn count_expired(&self) {
         self.taken.lock().evicted_expired += 1;
     }
 
-    /// A complete record of this weight is gone; why, if it was not replaced.
-    pub(super) fn remove_complete(&self, weight: u32, cause: Option<Eviction>) {
+    /// A complete record gave way to others.
+    pub(super) fn evict(&self, class: Class, cause: Eviction) {
         let mut taken = self.taken.lock();
-        taken.complete = taken.complete.saturating_sub(1);
-        taken.bytes = taken.bytes.saturating_sub(u64::from(weight));
+        taken.remove(class);
         match cause {
-            Some(Eviction::Size) => taken.evicted_size += 1,
-            Some(Eviction::Expired) => taken.evicted_expired += 1,
-            None => {}
+            Eviction::Size => taken.evicted_size += 1,
+            Eviction::Expired => taken.evicted_expired += 1,
         }
     }
 
@@ -145,7 +161,7 @@ impl Room {
     pub(super) fn levels(&self) -> Levels {
         let taken = self.taken();
         Levels {
-            records: taken.claims as u64 + taken.complete,
+            records: taken.records(),
             bytes: taken.bytes + self.reserved_bytes(&taken),
             claims: taken.claims as u64,
         }
@@ -160,29 +176,40 @@ impl Room {
         }
     }
 
-    /// Whether complete records weigh more than they may. Never with `on_full = "reject"`.
-    pub(super) fn over_bytes(&self) -> bool {
-        self.taken().bytes > self.limits.max_bytes
+    /// Whether complete records weigh more, or are more, than they may. Never with `on_full = "reject"`.
+    pub(super) fn is_over(&self) -> bool {
+        let taken = self.taken();
+        taken.bytes > self.limits.max_bytes
+            || self
+                .limits
+                .max_records
+                .is_some_and(|max| taken.complete > max)
     }
 
-    /// Whether there are more complete records than there may be. Never with `on_full = "reject"`.
-    pub(super) fn over_records(&self) -> bool {
-        self.limits
-            .max_records
-            .is_some_and(|max| self.taken().complete > max)
-    }
-
-    /// With `on_full = "reject"`, whether complete records and all that may become one fit. Where the oldest give
-    /// way, everything fits.
-    fn holds_reserved(&self, taken: &Taken) -> bool {
+    /// Whether one more claim may be made beside these. Where the oldest give way, it may.
+    ///
+    /// With `on_full = "reject"` there has to be room for an answer of the size that is usual here: one KiB, or the
+    /// mean of the answers that are held, if that is more. Otherwise a store whose answers are large would never be
+    /// full: it would go on having operations executed whose answers it cannot keep, and say so only afterwards.
+    fn admits(&self, taken: &Taken) -> bool {
         match self.limits.on_full {
             OnFull::Evict => true,
             OnFull::Reject => {
-                let records = taken.complete + taken.unsettled;
-                taken.bytes + self.reserved_bytes(taken) <= self.limits.max_bytes
-                    && self.limits.max_records.is_none_or(|max| records <= max)
+                let usual = taken.bytes.checked_div(taken.complete).unwrap_or(0);
+                self.holds(taken, 1, usual.max(CLAIM_BYTES))
             }
         }
+    }
+
+    /// With `on_full = "reject"`, whether complete records, what is set aside for claims, and so many records and
+    /// bytes more fit.
+    fn holds(&self, taken: &Taken, records: u64, bytes: u64) -> bool {
+        let records = taken.complete + taken.unsettled + records;
+        let bytes = taken
+            .bytes
+            .saturating_add(self.reserved_bytes(taken))
+            .saturating_add(bytes);
+        bytes <= self.limits.max_bytes && self.limits.max_records.is_none_or(|max| records <= max)
     }
 
     fn reserved_bytes(&self, taken: &Taken) -> u64 {

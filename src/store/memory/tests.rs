@@ -1,6 +1,8 @@
 //! The suite and the model on the memory store, and what its other tests are written with.
 
 mod bounds;
+mod recency;
+mod sweeping;
 
 use std::cell::Cell;
 
@@ -95,11 +97,17 @@ impl Timed {
         found.as_ref().map_or(Met::Nothing, Met::from)
     }
 
+    /// Whether a record is complete, without using it.
+    fn holds(&self, record: u64) -> bool {
+        let id = id(record);
+        self.store.in_shard(&id, |shard, _| {
+            matches!(shard.table.get(&id), Some((_, Class::Complete(_))))
+        })
+    }
+
     /// Which of the first `n` records are complete, without using any of them.
     fn complete(&self, n: u64) -> Vec<u64> {
-        (0..n)
-            .filter(|record| self.store.answers.contains(&id(*record)))
-            .collect()
+        (0..n).filter(|record| self.holds(*record)).collect()
     }
 }
 
@@ -131,17 +139,22 @@ impl Subject for Timed {
 impl<C: Clock> MemoryStore<C> {
     /// Counts what is there, and compares with what is said to be there.
     fn assert_counted(&self) {
-        let mut claims = (0, 0);
-        for shard in &self.shards {
-            for (_, record) in shard.lock().records() {
-                claims.0 += 1;
-                claims.1 += u64::from(matches!(record.state, State::InFlight { .. }));
-            }
+        let mut counted = (0, 0, 0, 0);
+        for (index, shard) in self.shards.iter().enumerate() {
+            let shard = shard.lock();
+            let (unsettled, settled, complete, bytes) = shard.table.counted();
+            counted.0 += unsettled;
+            counted.1 += settled;
+            counted.2 += complete;
+            counted.3 += bytes;
+            assert_eq!(self.recency.shown(index), shard.table.oldest_use());
         }
-        let complete = self.answers.counted();
         let taken = self.room.taken();
-        assert_eq!(claims, (taken.claims, taken.unsettled));
-        assert_eq!(complete, (taken.complete, taken.bytes));
+        let settled = taken.claims as u64 - taken.unsettled;
+        assert_eq!(
+            counted,
+            (taken.unsettled, settled, taken.complete, taken.bytes)
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! How lines are spelt: times, numbers, strings. Everything is appended to a buffer that is used again.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     time::{Duration, SystemTime},
 };
 
@@ -45,10 +45,34 @@ pub(in crate::telemetry) fn now() -> Timestamp {
     Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// A time up to its seconds: `2026-11-30T18:57:33.`
+type Second = [u8; 20];
+
+thread_local! {
+    /// The second that this thread spelt last; it does not spell it anew for every line.
+    static LAST_SECOND: Cell<(u64, Second)> = const { Cell::new((u64::MAX, [0; 20])) };
+}
+
 /// `2026-11-30T18:57:33.123Z` (RFC 3339, section 5.6).
 pub(in crate::telemetry) fn push_time(line: &mut Vec<u8>, at: Timestamp) {
-    let ms = at.as_millis();
-    let (days, ms_of_day) = (ms / 86_400_000, ms % 86_400_000);
+    let (second, ms) = (at.as_millis() / 1_000, at.as_millis() % 1_000);
+    match LAST_SECOND.try_with(Cell::get) {
+        Ok((last, spelt)) if last == second => line.extend_from_slice(&spelt),
+        _ => {
+            let start = line.len();
+            push_second(line, second);
+            if let Some(Ok(spelt)) = line.get(start..).map(Second::try_from) {
+                // It is gone where the thread ends.
+                let _ = LAST_SECOND.try_with(|last| last.set((second, spelt)));
+            }
+        }
+    }
+    push_padded(line, ms, 3);
+    line.push(b'Z');
+}
+
+fn push_second(line: &mut Vec<u8>, second: u64) {
+    let (days, second_of_day) = (second / 86_400, second % 86_400);
     let (year, month, day) = civil(days);
     push_padded(line, year, 4);
     line.push(b'-');
@@ -56,14 +80,12 @@ pub(in crate::telemetry) fn push_time(line: &mut Vec<u8>, at: Timestamp) {
     line.push(b'-');
     push_padded(line, day, 2);
     line.push(b'T');
-    push_padded(line, ms_of_day / 3_600_000, 2);
+    push_padded(line, second_of_day / 3_600, 2);
     line.push(b':');
-    push_padded(line, ms_of_day / 60_000 % 60, 2);
+    push_padded(line, second_of_day / 60 % 60, 2);
     line.push(b':');
-    push_padded(line, ms_of_day / 1_000 % 60, 2);
+    push_padded(line, second_of_day % 60, 2);
     line.push(b'.');
-    push_padded(line, ms_of_day % 1_000, 3);
-    line.push(b'Z');
 }
 
 /// Year, month and day of the Gregorian calendar, so many days after 1970-01-01. Years begin in March here, so that
@@ -86,20 +108,18 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 /// In decimal, with zeros in front up to this width.
 pub(in crate::telemetry) fn push_padded(line: &mut Vec<u8>, mut value: u64, width: usize) {
-    let start = line.len();
-    loop {
-        line.push(b'0' + u8::try_from(value % 10).unwrap_or_default());
+    let mut digits = [b'0'; 20]; // no number has more
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit += u8::try_from(value % 10).unwrap_or_default();
         value /= 10;
+        used += 1;
         if value == 0 {
             break;
         }
     }
-    while line.len() - start < width {
-        line.push(b'0');
-    }
-    if let Some(digits) = line.get_mut(start..) {
-        digits.reverse();
-    }
+    let start = digits.len().saturating_sub(used.max(width));
+    line.extend_from_slice(digits.get(start..).unwrap_or_default());
 }
 
 /// Milliseconds with three decimals: `12.345`.

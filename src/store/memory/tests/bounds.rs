@@ -11,10 +11,7 @@ fn the_bytes_are_never_exceeded_and_the_newest_is_always_admitted() {
     for record in 0..50 {
         assert!(is_complete(&timed.execute(record, 300 << 10)));
         assert!(timed.store.levels().bytes <= MIB);
-        assert!(
-            timed.store.answers.contains(&id(record)),
-            "{record} is the newest"
-        );
+        assert!(timed.holds(record), "{record} is the newest");
     }
     assert_eq!(timed.complete(50), [47, 48, 49]);
     assert_eq!(timed.store.evictions(Eviction::Size), 47);
@@ -246,27 +243,60 @@ fn with_reject_a_claim_counts_until_it_is_settled_and_one_that_does_not_fit_is_r
 }
 
 #[test]
+fn with_reject_a_store_whose_answers_are_large_refuses_before_anything_is_executed() {
+    let timed = rejecting(MIB);
+    for record in 0..3 {
+        assert!(is_complete(&timed.execute(record, 300 << 10)));
+    }
+    let left = MIB - timed.store.levels().bytes;
+    assert!(left > 100 << 10, "{left} bytes are left");
+    assert_eq!(timed.try_begin(3, &terms()).err(), Some(StoreError::Full));
+    assert_eq!(timed.complete(3), [0, 1, 2]);
+    assert_eq!(timed.store.evictions(Eviction::Size), 0);
+}
+
+#[test]
+fn with_reject_a_claim_asks_for_the_mean_of_the_answers_and_counts_with_a_kibibyte() {
+    let weight = |body: u64| answer(b"").weight() as u64 + body;
+    let (small, large) = (weight(10_000), weight(50_000));
+    let mean = u64::midpoint(small, large);
+    let room = |left| {
+        let timed = rejecting(small + large + left);
+        // Both are claimed while nothing says yet how large answers are here.
+        let (first, second) = (timed.claim(0), timed.claim(1));
+        for (claim, body) in [(first, 10_000), (second, 50_000)] {
+            let settlement = Settlement::Complete(answer(&vec![0; body]));
+            assert!(is_complete(&timed.settle(claim, settlement)));
+        }
+        timed
+    };
+    let timed = room(mean - 1);
+    assert_eq!(timed.try_begin(2, &terms()).err(), Some(StoreError::Full));
+    let timed = room(mean);
+    let _claim = timed.claim(2);
+    assert_eq!(timed.store.levels().bytes, small + large + 1024);
+    assert_eq!(timed.try_begin(3, &terms()).err(), Some(StoreError::Full));
+    let timed = room(mean + 1024);
+    let _claims = [timed.claim(2), timed.claim(3)];
+}
+
+#[test]
 fn with_reject_an_answer_that_does_not_fit_becomes_a_tombstone_and_nothing_is_evicted() {
     let timed = rejecting(MIB);
-    let mut kept = 0;
-    while timed.try_begin(1000 + kept, &terms()).is_ok_and(|begun| {
-        let Begin::Claimed(claim) = begun else {
-            panic!("{begun:?}")
-        };
-        is_complete(&timed.settle(claim, Settlement::Complete(answer(&vec![0; 300 << 10]))))
-    }) {
-        kept += 1;
+    for record in 0..2 {
+        timed.execute(record, 300 << 10);
     }
-    assert_eq!(kept, 3);
-    let why = Met::Tombstone(http::StatusCode::CREATED, NotRetained::NoRoom);
-    assert_eq!(timed.look(1003), why);
-    for record in 0..3 {
-        assert!(matches!(timed.look(1000 + record), Met::Complete(..)));
-    }
+    let why = tombstone_of(timed.execute(2, 500 << 10));
+    assert_eq!(why, NotRetained::NoRoom);
     assert_eq!(
-        tombstone_of(timed.execute(1, 2 << 20)),
+        timed.look(2),
+        Met::Tombstone(http::StatusCode::CREATED, NotRetained::NoRoom)
+    );
+    assert_eq!(
+        tombstone_of(timed.execute(3, 2 << 20)),
         NotRetained::TooLarge
     );
+    assert_eq!(timed.complete(4), [0, 1]);
     assert_eq!(timed.store.evictions(Eviction::Size), 0);
 }
 
@@ -295,84 +325,6 @@ fn with_reject_an_expired_record_gives_its_room_to_its_successor() {
     timed.clock.pass(Duration::from_hours(24));
     assert!(is_complete(&timed.execute(0, 1000)));
     assert_eq!(timed.store.evictions(Eviction::Expired), 1);
-}
-
-#[test]
-fn a_sweep_frees_what_expired_among_the_claims_and_nothing_that_lives() {
-    let timed = Timed::new(MemoryLimits {
-        max_claims: 10_000,
-        ..ROOMY
-    });
-    for record in 0..3000 {
-        timed
-            .store
-            .settle(claim_quietly(&timed, record), Settlement::Unknown, &terms());
-    }
-    drop(timed.claim(5000));
-    timed.clock.pass(Duration::from_millis(86_399_999));
-    let living = timed.claim(5001);
-    timed.store.sweep();
-    assert_eq!(timed.store.levels().claims, 3002);
-    timed.clock.pass(Duration::from_millis(1));
-    timed.store.sweep();
-    timed.store.assert_counted();
-    assert_eq!(timed.store.levels().claims, 1);
-    assert_eq!(timed.store.evictions(Eviction::Expired), 3001);
-    assert!(is_complete(
-        &timed.settle(living, Settlement::Complete(answer(b"x")))
-    ));
-}
-
-/// A claim without counting everything, where there are many.
-fn claim_quietly(timed: &Timed, record: u64) -> Claim {
-    let (fingerprint, route, terms) = (request("a"), route(), terms());
-    let ask = Ask {
-        fingerprint: &fingerprint,
-        terms: &terms,
-        route: &route,
-    };
-    match timed.store.begin(&id(record), &ask, token(record + 1)) {
-        Ok(Begin::Claimed(claim)) => claim,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn an_idle_store_frees_complete_records_that_expired() {
-    // moka sweeps by a clock of its own, so that real time has to pass here.
-    let store = MemoryStore::new(ROOMY);
-    let (fingerprint, route) = (request("a"), route());
-    let short = Terms {
-        retention: Duration::from_millis(20),
-        ..terms()
-    };
-    let ask = Ask {
-        fingerprint: &fingerprint,
-        terms: &short,
-        route: &route,
-    };
-    for record in 0..100 {
-        let Ok(Begin::Claimed(claim)) = store.begin(&id(record), &ask, token(record)) else {
-            panic!()
-        };
-        assert!(is_complete(&store.settle(
-            claim,
-            Settlement::Complete(answer(b"x")),
-            &short
-        )));
-    }
-    let patience = std::time::Instant::now();
-    while store.levels() != Levels::default() {
-        assert!(
-            patience.elapsed() < Duration::from_secs(30),
-            "{:?}",
-            store.levels()
-        );
-        std::thread::sleep(Duration::from_millis(50));
-        store.sweep();
-    }
-    assert_eq!(store.evictions(Eviction::Expired), 100);
-    assert_eq!(store.evictions(Eviction::Size), 0);
 }
 
 #[test]
