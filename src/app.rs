@@ -16,7 +16,7 @@ use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, Server, StoreKind},
     core::{
-        policy::{CallerPart, KeySource},
+        policy::{CallerPart, KeyPlace},
         record::ShortId,
     },
     flight::Flights,
@@ -307,11 +307,12 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
             .map(|route| &route.policy)
             .chain([&config.defaults])
     };
-    let key_headers = distinct(
-        policies()
-            .flat_map(|policy| &policy.key_sources)
-            .map(|KeySource::Header(name)| name),
-    );
+    let key_headers =
+        distinct(policies().flat_map(|policy| &policy.key_sources).map(
+            |source| match &source.place {
+                KeyPlace::Header(name) => name,
+            },
+        ));
     let callers = policies()
         .flat_map(|policy| &policy.identity.from)
         .filter_map(|part| match part {

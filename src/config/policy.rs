@@ -275,12 +275,7 @@ fn marker(s: &mut Section<'_>) -> Option<Marker> {
 }
 
 fn errors(s: &mut Section<'_>) -> Option<Errors> {
-    let shapes = [
-        ("problem", Some(ErrorShape::Problem)),
-        ("stripe", None),
-        ("platform", None),
-        ("aws-xml", None),
-    ];
+    let shapes = ErrorShape::ALL.map(|shape| (shape.as_str(), Some(shape)));
     let shape = s.choice("errors", "problem", &shapes);
     let base = s.text("problem_base", "urn:idem-proxy:problem:", |text| {
         let fits = text

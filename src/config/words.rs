@@ -4,14 +4,18 @@ use http::{HeaderName, HeaderValue};
 use regex::Regex;
 
 use super::{kinds::choose, problem::Refusal};
-use crate::core::policy::{CallerPart, KeyFormat, KeySource};
+use crate::core::policy::{CallerPart, Carrier, KeyFormat, KeyPlace, KeySource};
 
 pub(super) fn key_source(text: &str) -> Result<KeySource, Refusal> {
-    match text.split_once(':') {
-        Some(("header", name)) => header_name(name).map(KeySource::Header),
-        Some(("query" | "json" | "form", _)) => Err(Refusal::unavailable().allowed("header:NAME")),
-        _ => Err(Refusal::wrong("it is no place for a key").allowed("header:NAME")),
-    }
+    let allowed = "header:NAME";
+    let (kind, name) = text.split_once(':').unwrap_or_default();
+    let place = match kind {
+        "header" => KeyPlace::Header(header_name(name)?),
+        "query" | "json" | "form" => return Err(Refusal::unavailable().allowed(allowed)),
+        _ => return Err(Refusal::wrong("it is no place for a key").allowed(allowed)),
+    };
+    let carrier = Carrier::new(name);
+    Ok(KeySource { place, carrier })
 }
 
 pub(super) fn key_format(text: &str) -> Result<KeyFormat, Refusal> {

@@ -80,6 +80,16 @@ pub struct Policy {
     pub errors: Errors,
 }
 
+impl Policy {
+    /// What carries a key here: where there are several sources, the first one's.
+    #[must_use]
+    pub fn key_carrier(&self) -> Option<Carrier> {
+        self.key_sources
+            .first()
+            .map(|source| source.carrier.clone())
+    }
+}
+
 /// `key`: whether requests on the route need one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRule {
@@ -91,11 +101,38 @@ pub enum KeyRule {
     Off,
 }
 
-/// `key_sources`: one place where a key may stand.
+/// `key_sources`: one place where a key may stand, and what errors call it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
+pub struct KeySource {
+    /// Where to look.
+    pub place: KeyPlace,
+    /// Its own name.
+    pub carrier: Carrier,
+}
+
+/// Where a key may stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyPlace {
     /// `header:NAME`
     Header(HeaderName),
+}
+
+/// The own name of what carries a key, spelt as configured: a header's, without the `header:` before it. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Carrier(Arc<str>);
+
+impl Carrier {
+    /// The carrier that is spelt so.
+    #[must_use]
+    pub fn new(spelt: &str) -> Self {
+        Self(Arc::from(spelt))
+    }
+
+    /// Its name as it was configured.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// `key_syntax` (contract, section 5).
@@ -340,6 +377,28 @@ pub struct Errors {
 pub enum ErrorShape {
     /// `application/problem+json` (RFC 9457).
     Problem,
+    /// Stripe's: `{"error": {"type", "code", "message"}}`.
+    Stripe,
+    /// `{"code", "message", "retryable", "field"}`, the last one where a key's carrier is at fault.
+    Platform,
+    /// EC2's: `<Response><Errors><Error>…`.
+    AwsXml,
+}
+
+impl ErrorShape {
+    /// Every shape there is.
+    pub const ALL: [Self; 4] = [Self::Problem, Self::Stripe, Self::Platform, Self::AwsXml];
+
+    /// Its word in `errors`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Stripe => "stripe",
+            Self::Platform => "platform",
+            Self::AwsXml => "aws-xml",
+        }
+    }
 }
 
 /// A set of status codes, as `store_responses` and `unknown_responses` spell it: `2xx`, `404`, `!429`.
@@ -407,53 +466,4 @@ impl std::fmt::Debug for StatusSet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(entries: &[&str]) -> StatusSet {
-        StatusSet::parse(entries).expect("valid entries")
-    }
-
-    fn has(set: &StatusSet, code: u16) -> bool {
-        set.contains(StatusCode::from_u16(code).expect("a status"))
-    }
-
-    #[test]
-    fn statuses_are_read_left_to_right() {
-        let kept = set(&["2xx", "4xx", "!429", "!401"]);
-        for (code, wanted) in [
-            (200, true),
-            (299, true),
-            (404, true),
-            (429, false),
-            (401, false),
-            (500, false),
-        ] {
-            assert_eq!(has(&kept, code), wanted, "{code}");
-        }
-        assert!(has(&set(&["!429", "4xx"]), 429), "what comes later wins");
-        assert!(!has(&StatusSet::EMPTY, 200));
-    }
-
-    #[test]
-    fn what_is_no_status_is_named() {
-        for bad in [
-            "1xx", "101", "!100", "6xx", "0xx", "99", "600", "2XX", "", "!", "!!200", "+20", "xx",
-        ] {
-            assert_eq!(StatusSet::parse(&["2xx", bad]), Err(bad.to_owned()));
-        }
-    }
-
-    #[test]
-    fn json_pointers_are_unescaped() {
-        let tokens = |text: &str| JsonPointer::parse(text).map(|p| p.tokens().to_vec());
-        assert_eq!(tokens(""), Some(vec![]));
-        assert_eq!(
-            tokens("/a~1b/~0~01/"),
-            Some(vec!["a/b".into(), "~~1".into(), String::new()])
-        );
-        for bad in ["a", "/a~", "/~2"] {
-            assert_eq!(tokens(bad), None, "{bad}");
-        }
-    }
-}
+mod tests;

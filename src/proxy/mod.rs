@@ -234,8 +234,8 @@ impl Worker {
             return through(Outcome::Unkeyed);
         }
         match key::find(policy, request.headers()) {
-            Err(fault) => self.refuse(
-                &Problem::KeyInvalid(fault),
+            Err(refused) => self.refuse(
+                &Problem::KeyInvalid(refused),
                 Some(route),
                 Outcome::KeyInvalid,
             ),
@@ -249,7 +249,12 @@ impl Worker {
             Ok(KeyFound::Absent | KeyFound::Bypassed)
                 if key::required(policy, request.headers()) =>
             {
-                self.refuse(&Problem::KeyMissing, Some(route), Outcome::KeyMissing)
+                let carrier = policy.key_carrier();
+                self.refuse(
+                    &Problem::KeyMissing { carrier },
+                    Some(route),
+                    Outcome::KeyMissing,
+                )
             }
             Ok(KeyFound::Absent) => through(Outcome::Unkeyed),
             Ok(KeyFound::Bypassed) => through(Outcome::Bypass),

@@ -155,7 +155,8 @@ pub async fn refuse(mut stream: Stream, errors: &Errors) {
     let problem = Problem::Overloaded;
     let (media_type, body) = problem.body(errors, None);
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {}\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\nConnection: close\r\n\r\n",
+        problem.status(errors),
         body.len(),
         problem.retry_after().unwrap_or(1),
     );

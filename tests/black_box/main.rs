@@ -11,6 +11,8 @@ mod demo;
 #[cfg(test)]
 mod departures;
 #[cfg(test)]
+mod dialects;
+#[cfg(test)]
 mod edges;
 #[cfg(test)]
 mod executions;

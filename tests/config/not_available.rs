@@ -66,9 +66,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "policy.on_store_failure",
         ),
         ("[policy]\nreplay_auth = \"/me\"", "policy.replay_auth"),
-        ("[policy]\nerrors = \"stripe\"", "policy.errors"),
-        ("[policy]\nerrors = \"platform\"", "policy.errors"),
-        ("[policy]\nerrors = \"aws-xml\"", "policy.errors"),
     ] {
         let all = load_with(text, &[]).expect_err(text);
         assert!(all.only_unavailable(), "{all}");
@@ -83,7 +80,7 @@ fn what_asks_for_nothing_is_taken() {
     load(
         "[server]\npolicy_path = \"\"\n[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
          [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\nreplay_auth = \"\"\n\
-         after_expiry = \"execute\"\non_store_failure = \"reject\"\nerrors = \"problem\"\n",
+         after_expiry = \"execute\"\non_store_failure = \"reject\"\n",
     );
 }
 
