@@ -12,25 +12,26 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 16] = [
+const ARROWS: [(&str, &str); 17] = [
     ("main", "app cli config demo tasks telemetry"),
     ("cli", "config"),
     (
         "app",
-        "admin config core flight limit net proxy route server store tasks telemetry upstream",
+        "admin config core flight identity limit net proxy route server store tasks telemetry upstream",
     ),
     ("demo", "tasks"),
     ("server", "config core net proxy"),
     ("admin", "core telemetry"),
     (
         "proxy",
-        "config core flight limit route store tasks telemetry upstream",
+        "config core flight identity limit route store tasks telemetry upstream",
     ),
+    ("identity", "core tasks"),
     ("flight", "core"),
     ("store", "config core"),
     ("upstream", "config net tasks telemetry"),
     ("route", "config core"),
-    ("config", "core"),
+    ("config", "core identity"),
     ("telemetry", "config core"),
     ("limit", ""),
     ("net", ""),
