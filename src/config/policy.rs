@@ -1,4 +1,4 @@
-//! Reads the keys that stand in `[policy]` and in every `[[route]]`, and `[identity]`: one policy from its layers.
+//! Reads the keys that stand in `[policy]` and in every `[[route]]`: one policy from its layers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,14 +10,14 @@ use super::{
     server::{MANY, MOMENT},
     source::Value,
     words::{
-        caller_part, docs_url, end_to_end, header_name, key_format, key_source, marker_value,
-        media_type, optional_header, regex,
+        docs_url, end_to_end, header_name, key_format, key_source, marker_value, media_type,
+        optional_header, regex,
     },
 };
 use crate::core::policy::{
     BodyMode, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity, InFlight, JsonPointer,
-    KeyFormat, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, MissingCaller, Policy,
-    QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms, UnknownOutcome,
+    KeyFormat, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, Policy, QueryMode,
+    ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms, UnknownOutcome,
 };
 
 /// A claim shorter than this would lapse in a pause of the scheduler.
@@ -343,23 +343,5 @@ fn fingerprint(mut section: Section<'_>) -> Option<FingerprintRule> {
         body: body?,
         ignore: ignore?,
         only: only?,
-    })
-}
-
-/// Reads `[identity]`, or a route's own over it.
-pub(super) fn identity(mut section: Section<'_>) -> Option<Identity> {
-    let s = &mut section;
-    let from = s.list("from", &["authorization"], caller_part);
-    let rules = [
-        ("reject", Some(MissingCaller::Reject)),
-        ("anonymous", Some(MissingCaller::Anonymous)),
-    ];
-    let missing = s.choice("missing", "reject", &rules);
-    s.unavailable("trust_unverified", Some(Value::Flag(false)));
-    s.unavailable_table("jwt", &["jwks_file", "jwks_url", "issuer", "audience"]);
-    section.finish();
-    Some(Identity {
-        from: from?,
-        missing: missing?,
     })
 }

@@ -20,7 +20,6 @@ use super::{
 use crate::{
     config::Route,
     core::{
-        caller,
         fingerprint::{self, Fingerprint},
         key::Key,
         policy::{InFlight, MismatchInFlight, Policy, Scope},
@@ -65,7 +64,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Answer {
     let (parts, incoming) = request.into_parts();
-    let id = match identify(worker, &keyed, &parts) {
+    let id = match identify(worker, &keyed, &parts).await {
         Ok(id) => id,
         Err(refusal) => {
             read_away(Request::from_parts(parts, incoming)).await;
@@ -89,11 +88,12 @@ pub(super) async fn answer(
 }
 
 /// The name of the record, if the caller may have one.
-fn identify(worker: &Worker, keyed: &Keyed<'_>, parts: &Parts) -> Result<RecordId, Refusal> {
+async fn identify(worker: &Worker, keyed: &Keyed<'_>, parts: &Parts) -> Result<RecordId, Refusal> {
     let proxy = &worker.proxy;
     let policy = &keyed.route.policy;
-    let address = caller::client_address(keyed.peer.address, &parts.headers, &proxy.trusted);
-    let caller = caller::identify(&policy.identity, &parts.headers, &caller::Peer { address })
+    let caller = proxy
+        .caller(&policy.identity, keyed.peer, &parts.headers)
+        .await
         .map_err(|_| (Problem::CallerMissing, Outcome::CallerMissing))?;
     if matches!(proxy.records.store(), Stores::None) {
         return Err((Problem::NoStore, Outcome::NoStore));

@@ -6,6 +6,7 @@
 
 mod answer;
 mod body;
+mod caller;
 mod execute;
 mod finish;
 mod forward;
@@ -42,6 +43,7 @@ use crate::{
         problem::Problem,
     },
     flight::Flights,
+    identity::Verifier,
     limit::Limit,
     route::{Match, Router},
     store::clock::{Clock as _, SystemClock},
@@ -83,6 +85,8 @@ pub struct Proxy {
     pub max_target_bytes: usize,
     /// `trusted_proxies`
     pub trusted: Vec<IpNet>,
+    /// Who verifies tokens; an identity holds an index into this list.
+    pub verifiers: Vec<Arc<Verifier>>,
     /// What is counted.
     pub metrics: Metrics,
     /// One line a request.
