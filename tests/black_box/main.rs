@@ -13,6 +13,8 @@ mod demo;
 #[cfg(test)]
 mod departures;
 #[cfg(test)]
+mod dialect_table;
+#[cfg(test)]
 mod dialects;
 #[cfg(test)]
 mod edges;
