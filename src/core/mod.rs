@@ -5,12 +5,14 @@
 
 pub mod caller;
 pub mod canonical;
+pub mod carrier;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod framing;
 pub mod headers;
 pub mod key;
+mod media;
 pub mod outcome;
 pub mod path;
 pub mod policy;
