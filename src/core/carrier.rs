@@ -138,11 +138,11 @@ impl Document {
         match self.kind {
             BodyKind::Opaque => {}
             BodyKind::Form => {
-                let fields = sources.iter().filter_map(|source| match &source.place {
-                    KeyPlace::Form(name) => Some(name.as_str()),
+                let fields = names(sources, |place| match place {
+                    KeyPlace::Form(name) => Some(name),
                     _ => None,
                 });
-                left = canonical::without_pairs(&self.body, fields);
+                left = canonical::without_pairs(&self.body, &fields);
             }
             BodyKind::Json => {
                 for source in sources {
@@ -174,19 +174,24 @@ pub fn parameter(text: &[u8], name: &str) -> Result<Option<Vec<u8>>, KeyFault> {
 #[must_use]
 pub fn query_without<'q>(sources: &[KeySource], query: Option<&'q str>) -> Option<Cow<'q, str>> {
     let query = query?;
-    let names = sources.iter().filter_map(|source| match &source.place {
-        KeyPlace::Query(name) => Some(name.as_str()),
+    let parameters = names(sources, |place| match place {
+        KeyPlace::Query(name) => Some(name),
         _ => None,
     });
-    if names.clone().next().is_none() {
+    if parameters.is_empty() {
         return Some(Cow::Borrowed(query));
     }
-    match canonical::without_pairs(query.as_bytes(), names) {
+    match canonical::without_pairs(query.as_bytes(), &parameters) {
         None => Some(Cow::Borrowed(query)),
         Some(left) if left.is_empty() => None,
         // Whole pairs of a text are text, so nothing is replaced here.
         Some(left) => Some(Cow::Owned(String::from_utf8_lossy(&left).into_owned())),
     }
+}
+
+fn names(sources: &[KeySource], of: fn(&KeyPlace) -> Option<&String>) -> Vec<&str> {
+    let places = sources.iter().map(|source| &source.place);
+    places.filter_map(of).map(String::as_str).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod callers;
 #[cfg(test)]
+mod carriers;
+#[cfg(test)]
 mod common;
 #[cfg(test)]
 mod demo;

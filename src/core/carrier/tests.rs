@@ -380,8 +380,8 @@ fn rules() -> impl Strategy<Value = FingerprintRule> {
         Just(QueryMode::Off)
     ];
     (bodies, queries).prop_map(|(body, query)| FingerprintRule {
-        body,
         query,
+        body,
         ..(*fixtures::policy().fingerprint).clone()
     })
 }
