@@ -14,7 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, health::Health},
-    config::{Config, StoreKind},
+    config::{Config, Server, StoreKind},
     core::{
         policy::{CallerPart, KeyPlace},
         record::ShortId,
@@ -78,7 +78,7 @@ struct Running {
 pub enum Drained {
     /// All that ran has finished.
     Whole,
-    /// `drain_timeout` passed first.
+    /// `drain_timeout` passed first, or it was to end at once.
     CutOff {
         /// The records of the executions that were cut off; they are left to their leases.
         executions: Vec<ShortId>,
@@ -200,10 +200,14 @@ impl App {
     }
 
     /// Serves until `term`, then drains: not ready at once, no new connections after `drain_delay`, and what runs is waited for until
-    /// `drain_timeout`.
+    /// `drain_timeout`, or until `now`.
     ///
     /// Dropping the future stops everything at once; what ran is left to its lease.
-    pub async fn serve(mut self, term: impl Future<Output = ()>) -> Drained {
+    pub async fn serve(
+        mut self,
+        term: impl Future<Output = ()>,
+        now: impl Future<Output = ()>,
+    ) -> Drained {
         let own = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
         for listener in self.operators.drain(..) {
             own.detach(operate(
@@ -239,25 +243,43 @@ impl App {
         term.await;
         self.health.set_draining();
         tracing::info!("draining");
-        tokio::time::sleep(self.config.server.drain_delay).await;
-        let limit = self.config.server.drain_timeout;
-        self.running.drain(limit, &self.proxy.flights).await
+        let Server {
+            drain_delay,
+            drain_timeout,
+            ..
+        } = self.config.server;
+        let mut now = std::pin::pin!(now);
+        tokio::select! {
+            () = tokio::time::sleep(drain_delay) => {}
+            () = now.as_mut() => {
+                return self.running.drain(std::future::ready(()), &self.proxy.flights).await;
+            }
+        }
+        let enough = async {
+            tokio::select! {
+                () = tokio::time::sleep(drain_timeout) => {}
+                () = now => {}
+            }
+        };
+        self.running.drain(enough, &self.proxy.flights).await
     }
 }
 
 impl Running {
-    async fn drain(self, limit: Duration, flights: &Flights) -> Drained {
+    /// Waits for what runs, but not longer than for `enough`.
+    async fn drain(self, enough: impl Future<Output = ()>, flights: &Flights) -> Drained {
         self.drain.begin();
         self.connections.close();
-        let finished = tokio::time::timeout(limit, async {
+        let finished = async {
             // A connection can still start an execution, so that the executions are counted after the connections.
             self.connections.wait().await;
             self.executions.close();
             self.executions.wait().await;
-        });
-        let drained = match finished.await {
-            Ok(()) => Drained::Whole,
-            Err(_) => Drained::CutOff {
+        };
+        let drained = tokio::select! {
+            biased;
+            () = finished => Drained::Whole,
+            () = enough => Drained::CutOff {
                 executions: flights.records(),
                 connections: self.connections.len(),
             },

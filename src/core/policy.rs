@@ -421,7 +421,8 @@ impl StatusSet {
     /// Reads the entries from left to right: a class or a code adds, `!` takes away.
     ///
     /// # Errors
-    /// The first entry that is neither `1xx` … `5xx`, `100` … `599`, nor one of these after `!`.
+    /// The first entry that is neither `2xx` … `5xx`, `200` … `599`, nor one of these after `!`. What begins with 1 is no
+    /// final answer (RFC 9110, section 15.2) and never arrives as one.
     pub fn parse<S: AsRef<str>>(entries: &[S]) -> Result<Self, String> {
         let mut set = Self::EMPTY;
         for entry in entries {
@@ -434,8 +435,8 @@ impl StatusSet {
                 .strip_suffix("xx")
                 .and_then(|digit| digit.parse::<u16>().ok());
             let (first, last) = match (class, what.parse::<u16>()) {
-                (Some(class @ 1..=5), _) => (class * 100, class * 100 + 99),
-                (None, Ok(code @ 100..=599)) if what.len() == 3 => (code, code),
+                (Some(class @ 2..=5), _) => (class * 100, class * 100 + 99),
+                (None, Ok(code @ 200..=599)) if what.len() == 3 => (code, code),
                 _ => return Err(entry.to_owned()),
             };
             (first..=last).for_each(|code| set.put(code, adds));

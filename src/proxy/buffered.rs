@@ -38,8 +38,10 @@ impl Buffered {
         if announced > limit {
             return Err(too_large());
         }
+        // What is announced has to fit now, but only what comes is counted: heads without bodies take nobody's room.
         let room = proxy.buffered.take(announced);
         let mut room = room.ok_or_else(|| overloaded(worker))?;
+        room.shrink_to(0);
         let mut pieces = Pieces::default();
         let mut pause = Pause::new(proxy.body_timeout);
         while let Some(piece) = next_piece(&mut incoming, &mut pause).await {

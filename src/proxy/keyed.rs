@@ -17,6 +17,7 @@ use super::{
     body_kind,
     buffered::Buffered,
     execute::{Execution, First},
+    read_away,
 };
 use crate::{
     core::{
@@ -63,37 +64,43 @@ pub(super) async fn answer(
     let (parts, incoming) = request.into_parts();
     let caller = match caller(worker, &place, &parts) {
         Ok(caller) => caller,
+        Err(refusal) => {
+            read_away(Request::from_parts(parts, incoming)).await;
+            return worker.refused(policy, &refusal, None);
+        }
+    };
+    let (buffered, print) = match read(worker, &place, &parts, incoming).await {
+        Ok(read) => read,
         Err(refusal) => return worker.refused(policy, &refusal, None),
     };
-    let id = match &name {
-        Name::Key(key) => Some(identify(worker, &place, &parts, &caller, key)),
-        Name::Derived => None,
+    let key = match name {
+        Name::Key(key) => key,
+        Name::Derived => Key::derived(&print.digests()),
     };
+    let id = identify(worker, &place, &parts, &caller, &key);
+    visit(worker, &place, id, print, parts, buffered).await
+}
+
+/// Reads the whole body within its bounds and takes its fingerprint on the way.
+async fn read(
+    worker: &Worker,
+    place: &Place<'_>,
+    parts: &Parts,
+    incoming: Incoming,
+) -> Result<(Buffered, Arc<Fingerprint>), Refusal> {
+    let policy = &*place.route.policy;
     let kind = body_kind(policy, &parts.headers, &incoming);
-    let mut print = print(&place, &parts);
+    let mut print = print(place, parts);
     let read = Buffered::read(worker, policy.max_request_body, incoming, |piece| {
-        // What may have to leave something out waits for the whole.
+        // What something may have to be left out of waits for its end.
         if kind == BodyKind::Opaque {
             print.update(piece);
         }
     });
-    let read = match read.await {
-        Ok(mut buffered) => {
-            let document = Document::new(kind, Bytes::clone(&buffered.body));
-            let printed = finish(worker, policy, print, &document, &mut buffered);
-            printed.map(|print| (buffered, print))
-        }
-        Err(refusal) => Err(refusal),
-    };
-    let (buffered, print) = match read {
-        Ok(read) => read,
-        Err(refusal) => return worker.refused(policy, &refusal, id.map(|id| id.short())),
-    };
-    let id = id.unwrap_or_else(|| {
-        let key = Key::derived(&print.digests());
-        identify(worker, &place, &parts, &caller, &key)
-    });
-    visit(worker, &place, id, print, parts, buffered).await
+    let mut buffered = read.await?;
+    let document = Document::new(kind, Bytes::clone(&buffered.body));
+    let print = finish(worker, policy, print, &document, &mut buffered)?;
+    Ok((buffered, print))
 }
 
 /// Answers a request whose body had to be read for its key.
@@ -116,7 +123,7 @@ pub(super) async fn answer_read(
     let print = print(place, &parts);
     match finish(worker, policy, print, document, &mut buffered) {
         Ok(print) => visit(worker, place, id, print, parts, buffered).await,
-        Err(refusal) => worker.refused(policy, &refusal, Some(id.short())),
+        Err(refusal) => worker.refused(policy, &refusal, None),
     }
 }
 

@@ -9,15 +9,19 @@ mod answer;
 mod body;
 mod buffered;
 mod execute;
+mod finish;
 mod forward;
 mod keyed;
 mod records;
+mod settle;
 mod unread;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header::EXPECT};
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use tokio::time::Instant;
@@ -28,7 +32,10 @@ use self::{
     keyed::{Keyed, Name},
     unread::Unread,
 };
-pub use self::{body::AnswerBody, records::Records};
+pub use self::{
+    body::{AnswerBody, CutOff, Pipe},
+    records::Records,
+};
 use crate::{
     config::Route,
     core::{
@@ -178,7 +185,10 @@ impl Worker {
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let (route, course) = self.dispatch(&request, &peer, &path);
         let answer = match course {
-            Course::Refused(answer) => *answer,
+            Course::Refused(answer) => {
+                read_away(request).await;
+                *answer
+            }
             Course::Through(through) => forward(&self, through, request, &peer).await,
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
@@ -313,19 +323,19 @@ impl Worker {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Some(Problem::MethodNotAllowed);
         }
-        if let Err(why) = framing::check(
-            request.version(),
-            request.headers(),
-            &self.proxy.key_headers,
-        ) {
+        if let Err(why) = framing::check(request.version(), request.headers(), &self.proxy.acted_on)
+        {
             return Some(Problem::BadRequest(why));
         }
-        let target = request
-            .uri()
-            .path_and_query()
-            .map_or(0, |target| target.as_str().len());
-        if target > self.proxy.max_target_bytes {
+        let target = request.uri().path_and_query();
+        let target = target.map_or("", |target| target.as_str());
+        if target.len() > self.proxy.max_target_bytes {
             return Some(Problem::TargetTooLong);
+        }
+        if !target.is_ascii() {
+            return Some(Problem::BadRequest(
+                "A target is ASCII; other characters are percent-encoded (RFC 3986, section 2.1).",
+            ));
         }
         if headers::has_hop(request.headers(), &self.proxy.hop) {
             return Some(Problem::LoopDetected);
@@ -373,3 +383,33 @@ fn body_kind(policy: &Policy, headers: &HeaderMap, body: &Incoming) -> BodyKind 
     }
     BodyKind::of(&policy.key_sources, headers)
 }
+
+/// Reads the body of a request that is refused, if it is short: its connection can then serve the next request. A long one ends its
+/// connection, and so does one that its client still holds back for a 100.
+async fn read_away(request: Request<Incoming>) {
+    if request.headers().contains_key(EXPECT) {
+        return;
+    }
+    let mut body = request.into_body();
+    let announced = body.size_hint().exact().unwrap_or(0);
+    let mut left = SHORT_BODY;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    if announced <= SHORT_BODY {
+        // What does not come in time is not waited for.
+        let _ = tokio::time::timeout(SHORT_WAIT, reading).await;
+    }
+}
+
+/// A refused body of so many bytes is read to its end.
+const SHORT_BODY: u64 = 64 * 1024;
+
+/// And so long it may take.
+const SHORT_WAIT: Duration = Duration::from_secs(1);

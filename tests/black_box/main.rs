@@ -15,6 +15,8 @@ mod departures;
 #[cfg(test)]
 mod dialects;
 #[cfg(test)]
+mod edges;
+#[cfg(test)]
 mod executions;
 #[cfg(test)]
 mod fingerprints;
