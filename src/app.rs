@@ -20,6 +20,7 @@ use crate::{
         record::ShortId,
     },
     flight::Flights,
+    identity::Verifier,
     limit::{Limit, Permit},
     net::Stream,
     proxy::{Peer, Proxy, Records, Worker},
@@ -222,6 +223,9 @@ impl App {
             own.clone(),
             self.running.stopped.clone(),
         ));
+        for verifier in &self.proxy.verifiers {
+            own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
+        }
         let app = Arc::new(Accepting {
             settings: Settings {
                 head_timeout: self.config.server.head_timeout,
@@ -319,7 +323,11 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         .flat_map(|policy| &policy.identity.from)
         .filter_map(|part| match part {
             CallerPart::Header(name) => Some(name),
-            CallerPart::Authorization | CallerPart::Cookie(_) | CallerPart::PeerIp => None,
+            CallerPart::Authorization
+            | CallerPart::Cookie(_)
+            | CallerPart::Jwt(_)
+            | CallerPart::SigV4
+            | CallerPart::PeerIp => None,
         });
     let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);
     let acted_on = distinct(
@@ -348,6 +356,11 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         body_timeout: config.server.body_timeout,
         max_target_bytes: config.server.max_target_bytes,
         trusted: config.server.trusted_proxies.clone(),
+        verifiers: config
+            .verifiers
+            .iter()
+            .map(|settings| Arc::new(Verifier::new(settings.clone())))
+            .collect(),
         metrics: metrics.clone(),
         access,
         clock,

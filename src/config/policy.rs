@@ -1,4 +1,4 @@
-//! Reads the keys that stand in `[policy]` and in every `[[route]]`, and `[identity]`: one policy from its layers.
+//! Reads the keys that stand in `[policy]` and in every `[[route]]`: one policy from its layers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use super::{
     server::{MANY, MOMENT},
     source::Value,
     words::{
-        caller_part, docs_url, end_to_end, header_name, key_format, key_source, marker_value,
-        media_type, optional_header, regex,
+        docs_url, end_to_end, header_name, key_format, key_source, marker_value, media_type,
+        optional_header, regex,
     },
 };
 use crate::core::policy::{
@@ -367,22 +367,4 @@ fn without_carriers(mut rule: FingerprintRule, sources: &[KeySource]) -> Fingerp
     };
     rule.headers.retain(|name| !carries(name));
     rule
-}
-
-/// Reads `[identity]`, or a route's own over it.
-pub(super) fn identity(mut section: Section<'_>) -> Option<Identity> {
-    let s = &mut section;
-    let from = s.list("from", &["authorization"], caller_part);
-    let rules = [
-        ("reject", Some(MissingCaller::Reject)),
-        ("anonymous", Some(MissingCaller::Anonymous)),
-    ];
-    let missing = s.choice("missing", "reject", &rules);
-    s.unavailable("trust_unverified", Some(Value::Flag(false)));
-    s.unavailable_table("jwt", &["jwks_file", "jwks_url", "issuer", "audience"]);
-    section.finish();
-    Some(Identity {
-        from: from?,
-        missing: missing?,
-    })
 }

@@ -4,7 +4,10 @@ use http::{HeaderName, HeaderValue};
 use regex::Regex;
 
 use super::{kinds::choose, problem::Refusal};
-use crate::core::policy::{CallerPart, Carrier, JsonPointer, KeyFormat, KeyPlace, KeySource};
+use crate::core::{
+    claims::ClaimPath,
+    policy::{CallerPart, Carrier, JsonPointer, KeyFormat, KeyPlace, KeySource},
+};
 
 pub(super) fn key_source(text: &str) -> Result<KeySource, Refusal> {
     let allowed = "header:NAME, query:NAME, json:/pointer, form:NAME";
@@ -84,7 +87,7 @@ pub(super) fn docs_url(text: &str) -> Result<Option<(String, HeaderValue)>, Refu
 }
 
 pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
-    let allowed = "authorization, header:NAME, cookie:NAME, peer-ip";
+    let allowed = "authorization, header:NAME, cookie:NAME, jwt:CLAIM, sigv4, peer-ip";
     match text.split_once(':') {
         Some(("header", name)) => header_name(name).map(CallerPart::Header),
         // A cookie's name is a token (RFC 6265, section 4.1.1), as a header's is.
@@ -92,16 +95,21 @@ pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
             Ok(_) => Ok(CallerPart::Cookie(name.to_owned())),
             Err(_) => Err(Refusal::wrong("it is no name of a cookie").allowed(allowed)),
         },
-        Some(("jwt", _)) => Err(Refusal::unavailable().allowed(allowed)),
+        Some(("jwt", path)) => ClaimPath::parse(path).map(CallerPart::Jwt).ok_or_else(|| {
+            Refusal::wrong("it is no path to a claim").allowed(
+                "jwt:sub, jwt:realm.tenant, or a JSON pointer where names have dots: \"jwt:/https:~1~1id.test~1tenant\"",
+            )
+        }),
         _ => {
             let words = [
                 ("authorization", Some(Word::Authorization)),
                 ("peer-ip", Some(Word::PeerIp)),
-                ("sigv4", None),
+                ("sigv4", Some(Word::SigV4)),
                 ("client-cert", None),
             ];
             match choose(text, &words).map_err(|refusal| refusal.allowed(allowed))? {
                 Word::Authorization => Ok(CallerPart::Authorization),
+                Word::SigV4 => Ok(CallerPart::SigV4),
                 Word::PeerIp => Ok(CallerPart::PeerIp),
             }
         }
@@ -112,6 +120,7 @@ pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
 #[derive(Clone, Copy)]
 enum Word {
     Authorization,
+    SigV4,
     PeerIp,
 }
 

@@ -93,6 +93,7 @@ pub(crate) fn policy() -> Policy {
         identity: Identity {
             from: vec![CallerPart::Authorization],
             missing: MissingCaller::Reject,
+            jwt: None,
         },
         scope: Scope::Operation,
         fingerprint: Arc::new(fingerprint_rule()),

@@ -7,6 +7,8 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, StatusCode};
 use regex::Regex;
 
+use super::claims::ClaimPath;
+
 /// A route's name: the label in metrics and logs. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteName(Arc<str>);
@@ -191,6 +193,9 @@ pub struct Identity {
     pub from: Vec<CallerPart>,
     /// What an absent or empty part means for the whole: `missing`.
     pub missing: MissingCaller,
+    /// Which of the configuration's verifiers reads tokens, as an index; `None`: no part of `from` is a claim, or
+    /// nobody is identified by this. `[identity.jwt]`.
+    pub jwt: Option<usize>,
 }
 
 /// One part of `identity.from`.
@@ -202,6 +207,10 @@ pub enum CallerPart {
     Header(HeaderName),
     /// `cookie:NAME`
     Cookie(String),
+    /// `jwt:CLAIM`: a claim of the verified bearer token.
+    Jwt(ClaimPath),
+    /// `sigv4`: the access key id of an `AWS4-HMAC-SHA256` Authorization, which nobody here has verified.
+    SigV4,
     /// `peer-ip`
     PeerIp,
 }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     core::{
-        caller::{self, CallerId},
+        caller::CallerId,
         carrier::{self, BodyKind, Document},
         fingerprint::{self, Fingerprint},
         key::Key,
@@ -62,7 +62,7 @@ pub(super) async fn answer(
     let Keyed { place, name } = keyed;
     let policy = &*place.route.policy;
     let (parts, incoming) = request.into_parts();
-    let caller = match caller(worker, &place, &parts) {
+    let caller = match caller(worker, &place, &parts).await {
         Ok(caller) => caller,
         Err(refusal) => {
             read_away(Request::from_parts(parts, incoming)).await;
@@ -115,7 +115,7 @@ pub(super) async fn answer_read(
     document: &Document,
 ) -> Answer {
     let policy = &*place.route.policy;
-    let caller = match caller(worker, place, &parts) {
+    let caller = match caller(worker, place, &parts).await {
         Ok(caller) => caller,
         Err(refusal) => return worker.refused(policy, &refusal, None),
     };
@@ -128,11 +128,11 @@ pub(super) async fn answer_read(
 }
 
 /// Whose key it is, if there is a store to ask for it.
-fn caller(worker: &Worker, place: &Place<'_>, parts: &Parts) -> Result<CallerId, Refusal> {
+async fn caller(worker: &Worker, place: &Place<'_>, parts: &Parts) -> Result<CallerId, Refusal> {
     let proxy = &worker.proxy;
-    let address = caller::client_address(place.peer.address, &parts.headers, &proxy.trusted);
-    let peer = caller::Peer { address };
-    let caller = caller::identify(&place.route.policy.identity, &parts.headers, &peer)
+    let caller = proxy
+        .caller(&place.route.policy.identity, place.peer, &parts.headers)
+        .await
         .map_err(|_| (Problem::CallerMissing, Outcome::CallerMissing))?;
     if matches!(proxy.records.store(), Stores::None) {
         return Err((Problem::NoStore, Outcome::NoStore));

@@ -8,6 +8,7 @@
 mod answer;
 mod body;
 mod buffered;
+mod caller;
 mod execute;
 mod finish;
 mod forward;
@@ -49,6 +50,7 @@ use crate::{
         record::ShortId,
     },
     flight::Flights,
+    identity::Verifier,
     limit::Limit,
     route::{Match, Router},
     store::clock::{Clock as _, SystemClock},
@@ -90,6 +92,8 @@ pub struct Proxy {
     pub max_target_bytes: usize,
     /// `trusted_proxies`
     pub trusted: Vec<IpNet>,
+    /// Who verifies tokens; an identity holds an index into this list.
+    pub verifiers: Vec<Arc<Verifier>>,
     /// What is counted.
     pub metrics: Metrics,
     /// One line a request.

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod callers;
 #[cfg(test)]
+mod callers_jwt;
+#[cfg(test)]
 mod carriers;
 #[cfg(test)]
 mod common;

@@ -27,17 +27,14 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[store]\nencryption_key_file = \"k\"",
             "store.encryption_key_file",
         ),
-        ("[identity]\nfrom = [\"jwt:sub\"]", "identity.from[0]"),
         (
-            "[identity]\nfrom = [\"peer-ip\", \"sigv4\"]",
+            "[identity]\nfrom = [\"peer-ip\", \"client-cert\"]",
             "identity.from[1]",
         ),
-        ("[identity]\nfrom = [\"client-cert\"]", "identity.from[0]"),
         (
-            "[identity]\ntrust_unverified = true",
-            "identity.trust_unverified",
+            "[identity.jwt]\njwks_url = \"https://id.test/keys\"",
+            "identity.jwt.jwks_url",
         ),
-        ("[identity.jwt]\nissuer = \"i\"", "identity.jwt"),
         (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",
             "telemetry.otlp_endpoint",

@@ -6,6 +6,7 @@ use http::{Method, StatusCode};
 use idem_proxy::{
     config::{self, LogFormat},
     core::{
+        claims::TokenFault,
         policy::{Carrier, ErrorShape, Errors, RouteName},
         problem::{KeyFault, KeyRefused, Problem},
         record::RecordId,
@@ -224,6 +225,17 @@ fn every_outcome_is_listed() {
         .collect();
     assert_eq!(listed.len(), own.len());
     assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), own);
+}
+
+#[test]
+fn every_reason_to_refuse_a_token_is_listed() {
+    let operations = file("docs/operations.md");
+    let listed: Vec<&str> = table(&operations, "reason")
+        .iter()
+        .map(|row| word(row[0]))
+        .collect();
+    let own: Vec<&str> = TokenFault::ALL.iter().map(|fault| fault.as_str()).collect();
+    assert_eq!(listed, own);
 }
 
 #[test]

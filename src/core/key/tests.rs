@@ -21,6 +21,7 @@ fn policy() -> Policy {
         identity: p::Identity {
             from: vec![],
             missing: p::MissingCaller::Reject,
+            jwt: None,
         },
         scope: p::Scope::Operation,
         fingerprint: Arc::new(p::FingerprintRule {
