@@ -10,23 +10,30 @@ use idem_proxy::{
 
 use crate::markdown::{blocks, file, table, word, words};
 
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "CHANGELOG.md",
+    "docs/dialects.md",
     "docs/keys.md",
     "docs/lifecycle.md",
+    "docs/migrating.md",
     "docs/operations.md",
 ];
 
 #[test]
-fn every_configuration_in_it_loads() {
-    let readme = file("README.md");
-    let blocks = blocks(&readme, "toml");
-    assert!(!blocks.is_empty());
-    for block in blocks {
-        let loaded = config::parse("README.md", block, []).loaded();
-        let loaded = loaded.unwrap_or_else(|problems| panic!("{block}\n{problems}"));
-        assert_eq!(loaded.warnings, Vec::<String>::new(), "{block}");
+fn every_configuration_of_a_document_loads() {
+    let mut loads = Vec::new();
+    for path in DOCUMENTS {
+        let text = file(path);
+        for block in blocks(&text, "toml") {
+            let loaded = config::parse(path, block, []).loaded();
+            let loaded = loaded.unwrap_or_else(|problems| panic!("{path}: {block}\n{problems}"));
+            assert_eq!(loaded.warnings, Vec::<String>::new(), "{path}: {block}");
+            loads.push(path);
+        }
+    }
+    for path in ["README.md", "docs/dialects.md", "docs/migrating.md"] {
+        assert!(loads.contains(&path), "{path} shows no configuration");
     }
 }
 

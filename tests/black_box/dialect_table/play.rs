@@ -17,8 +17,8 @@ route = [
     { name = "order", methods = ["POST"], path = "/orders/{id}" },
     { name = "required", methods = ["POST"], path = "/required", key = "required" },
     { name = "brief", methods = ["POST"], path = "/brief", retention = "1s" },
-    { name = "refused", methods = ["POST"], path = "/refused", retention = "1s", after_expiry = "refuse" },
-    { name = "asked", methods = ["POST"], path = "/asked", replay_auth = "/me" },
+    { name = "refused", methods = ["POST"], path = "/refused", retention = "1s" },
+    { name = "asked", methods = ["POST"], path = "/asked" },
     { name = "hasty", methods = ["POST"], path = "/hasty", upstream = "hasty" },
 ]
 "#;
@@ -108,6 +108,7 @@ fn token(action: &str, key: &str) -> String {
 impl Play {
     pub(super) fn start(dialect: &Dialect) -> Self {
         let upstream = Upstream::start();
+        upstream.always(reply(201));
         let hasty = format!(
             "upstreams.hasty = {{ url = 'http://{}', response_timeout = '300ms' }}",
             upstream.address()
@@ -141,11 +142,7 @@ impl Play {
     }
 
     /// The answers of a case, and the one before them that they may repeat.
-    pub(super) fn row(
-        &mut self,
-        case: &str,
-        expected: &[Expected],
-    ) -> (Option<Answer>, Vec<Told>) {
+    pub(super) fn row(&mut self, case: &str, expected: &[Expected]) -> (Option<Answer>, Vec<Told>) {
         let (how, key) = (self.how, key());
         let request = how.request("/orders", &key);
         let alone = |told: Told| (None, vec![told]);
