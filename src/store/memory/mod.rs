@@ -3,7 +3,7 @@
 //! Records stand under their ids in 64 locked shards, whatever their state: an operation sees and writes its record
 //! under one lock, so no one claims what another has claimed since it looked. Claims, unknown records and tombstones
 //! are never evicted, and `max_claims` bounds them. Complete records are bounded by bytes and number: the one of all
-//! shards that was least recently used gives way ([`Recency`]), and the answer that is settled always has its place.
+//! shards that was least recently used gives way (`Recency`), and the answer that is settled always has its place.
 //! A use is a look at a record that has not expired. No operation holds two locks of shards.
 //!
 //! What may follow from what is found there is the core's to say ([`transition`]). Nothing here waits, and no lock
@@ -177,7 +177,7 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     /// Looks at some of the records and frees those that have expired, and says if protection was lost. Called every
     /// second, on a thread that may block; without it an idle store frees nothing.
     ///
-    /// It goes on where it ended the last time: at most [`SWEEP_SLOTS`] records a shard, so that a million records are
+    /// It goes on where it ended the last time: at most `SWEEP_SLOTS` records a shard, so that a million records are
     /// looked at within eight calls, of which none takes long.
     pub fn sweep(&self) {
         for shard in 0..SHARDS {
