@@ -22,7 +22,7 @@ use crate::{
     flight::Flights,
     limit::{Limit, Permit},
     net::Stream,
-    proxy::{Peer, Proxy, Records, Worker},
+    proxy::{Peer, PolicyPage, Proxy, Records, Worker},
     route::Router,
     server::{
         connection::{self, Settings},
@@ -323,10 +323,18 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         body_timeout: config.server.body_timeout,
         max_target_bytes: config.server.max_target_bytes,
         trusted: config.server.trusted_proxies.clone(),
+        policy_page: policy_page(config)?,
         metrics: metrics.clone(),
         access,
         clock,
     })
+}
+
+/// The page that `policy_path` asks for.
+fn policy_page(config: &Config) -> anyhow::Result<Option<PolicyPage>> {
+    let path = config.server.policy_path.clone();
+    path.map(|path| Ok(PolicyPage::new(path, &config.published)?))
+        .transpose()
 }
 
 /// This process as `Via` names it.

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Config, Loaded, Printed, Problems, Upstream, environment, policy,
+    Config, Loaded, Printed, Problems, Published, Upstream, environment, policy,
     problem::{Problem, Refusal},
     reader::{Layer, Report, Section, Show},
     route::{self, Ground},
@@ -148,6 +148,7 @@ fn compile(report: &Report, table: Table) -> Option<Config> {
         telemetry: telemetry?,
         routes: routes?,
         defaults: Arc::new(defaults?),
+        published: Published::of(&report.printed.borrow()),
     };
     route::warn(report, &config.routes, &config.upstreams, &config.server);
     Some(config)

@@ -33,6 +33,8 @@ pub enum Problem {
         /// What the upstream answered with.
         original_status: StatusCode,
     },
+    /// The key's record is past its retention, and the key is not to be used again.
+    KeyExpired,
     /// The body of a keyed request is over its limit.
     BodyTooLarge {
         /// The limit, in bytes.
@@ -56,7 +58,7 @@ pub enum Problem {
     Overloaded,
     /// The request is not valid HTTP, or asks for what a proxy must not do; what exactly.
     BadRequest(&'static str),
-    /// CONNECT or TRACE.
+    /// CONNECT or TRACE; or neither GET nor HEAD, of the published policy.
     MethodNotAllowed,
     /// The body did not come in time.
     RequestTimeout,
@@ -116,6 +118,7 @@ impl Problem {
             Self::InFlight { .. } => row("in-flight", S::CONFLICT, "IDEMPOTENCY_IN_FLIGHT", "Request in flight", true, Some(true)),
             Self::OutcomeUnknown { left, .. } => row("outcome-unknown", S::CONFLICT, "IDEMPOTENCY_OUTCOME_UNKNOWN", "Outcome unknown", matches!(left, HoldLeft::For(_)), Some(true)),
             Self::ResponseNotRetained { .. } => row("response-not-retained", S::CONFLICT, "IDEMPOTENCY_RESPONSE_NOT_RETAINED", "Response not retained", false, Some(false)),
+            Self::KeyExpired => row("key-expired", S::CONFLICT, "IDEMPOTENCY_KEY_EXPIRED", "Idempotency key expired", false, Some(false)),
             Self::BodyTooLarge { .. } => row("body-too-large", S::PAYLOAD_TOO_LARGE, "REQUEST_TOO_LARGE", "Request body too large", false, Some(true)),
             Self::KeyReused => row("key-reused", S::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_KEY_REUSED", "Idempotency key reused", false, Some(false)),
             Self::NoStore => row("no-store", S::NOT_IMPLEMENTED, "IDEMPOTENCY_NOT_SUPPORTED", "Idempotency keys are not supported here", false, Some(true)),
@@ -199,6 +202,7 @@ impl Problem {
             Self::OutcomeUnknown { left: HoldLeft::For(_), .. } => "An earlier request with this key may have been executed: its answer never came. The key is held for a while; afterwards the same request runs again.".into(),
             Self::OutcomeUnknown { left: HoldLeft::Forever, .. } => "An earlier request with this key may have been executed: its answer never came. The key is held until an operator settles the record or its retention ends. Check the resource before sending the write under a new key.".into(),
             Self::ResponseNotRetained { .. } => "This request was executed, and its answer was too large to keep or a stream. It will not be executed again under this key.".into(),
+            Self::KeyExpired => "This key has expired: what it named is too old to be answered, and is not executed again. Use a new key for a new operation.".into(),
             Self::BodyTooLarge { limit } => format!("The body of a request with an idempotency key may have at most {limit} bytes here. Nothing was executed."),
             Self::KeyReused => "This key was used for a different request. Use a new key for a new operation.".into(),
             Self::NoStore => "This service keeps no idempotency records, so it cannot honour an idempotency key. Nothing was executed.".into(),
@@ -209,7 +213,7 @@ impl Problem {
             Self::StoreFull => "The store of idempotency records has no room for another one. Nothing was executed.".into(),
             Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
             Self::BadRequest(what) => (*what).into(),
-            Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE.".into(),
+            Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE, and its published policy to GET and HEAD alone.".into(),
             Self::RequestTimeout => "The request's body did not come in time.".into(),
             Self::TargetTooLong => "The request's target is longer than this proxy takes.".into(),
             Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),

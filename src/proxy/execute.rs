@@ -18,9 +18,9 @@ use tokio::{
 use super::{
     Worker,
     answer::{expires, mark},
-    body::AnswerBody,
+    body::{AnswerBody, Pieces},
     forward::{outgoing_head, passed_head},
-    keyed::{Keyed, Pieces, Start},
+    keyed::{Keyed, Start},
 };
 use crate::{
     config::Route,
@@ -374,7 +374,10 @@ impl Finish<'_> {
                 expires(response.headers_mut(), policy, record.expires_at);
                 let landing = match record.state {
                     State::Complete(_) => Landing::Complete(record),
-                    _ => Landing::Tombstone(response.status()),
+                    _ => Landing::Tombstone {
+                        status: response.status(),
+                        expires_at: record.expires_at,
+                    },
                 };
                 (landing, Outcome::Miss)
             }
@@ -411,7 +414,8 @@ impl Finish<'_> {
             Some(Settled::Kept(record)) if matches!(record.state, State::Tombstone { .. }) => {
                 mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
                 expires(response.headers_mut(), policy, record.expires_at);
-                (Landing::Tombstone(status), Outcome::Miss)
+                let expires_at = record.expires_at;
+                (Landing::Tombstone { status, expires_at }, Outcome::Miss)
             }
             Some(Settled::Kept(_) | Settled::Released | Settled::Lost) | None => {
                 mark(response.headers_mut(), policy, None);
@@ -462,7 +466,9 @@ impl Finish<'_> {
             Settled::Kept(record) => match record.state {
                 State::Complete(_) => SettledAs::Complete,
                 State::Tombstone { .. } => SettledAs::Tombstone,
-                State::Unknown { .. } | State::InFlight { .. } => SettledAs::Unknown,
+                State::Unknown { .. } | State::InFlight { .. } | State::Expired => {
+                    SettledAs::Unknown
+                }
             },
         };
         self.metrics.settled(settled_as);

@@ -9,7 +9,9 @@ mod body;
 mod execute;
 mod forward;
 mod keyed;
+mod policy_page;
 mod records;
+mod replay_auth;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -23,7 +25,7 @@ use self::{
     answer::Answer,
     forward::{Through, forward},
 };
-pub use self::{body::AnswerBody, records::Records};
+pub use self::{body::AnswerBody, policy_page::PolicyPage, records::Records};
 use crate::{
     config::Route,
     core::{
@@ -76,6 +78,8 @@ pub struct Proxy {
     pub max_target_bytes: usize,
     /// `trusted_proxies`
     pub trusted: Vec<IpNet>,
+    /// The published policy; `None`: it is not published.
+    pub policy_page: Option<PolicyPage>,
     /// What is counted.
     pub metrics: Metrics,
     /// One line a request.
@@ -126,7 +130,7 @@ impl Peer {
 /// Which way a request goes.
 enum Course<'a> {
     /// None: this is the answer.
-    Refused(Box<Answer>),
+    Answered(Box<Answer>),
     /// Through, as it comes.
     Through(Through<'a>),
     /// Under its key.
@@ -149,7 +153,7 @@ impl Worker {
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let (route, course) = self.dispatch(&request, &peer, &path);
         let answer = match course {
-            Course::Refused(answer) => *answer,
+            Course::Answered(answer) => *answer,
             Course::Through(through) => forward(&self, through, request, &peer).await,
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
@@ -183,6 +187,13 @@ impl Worker {
     ) -> (Option<usize>, Course<'a>) {
         if let Some(problem) = self.refusal(request) {
             return (None, self.refuse(&problem, None, Outcome::BadRequest));
+        }
+        if let Some(page) = self.proxy.policy_page.as_ref()
+            && page.is_at(path)
+        {
+            let (errors, now) = (&self.proxy.errors, self.proxy.clock.now());
+            let answer = page.answer(request.method(), request.headers(), errors, now);
+            return (None, Course::Answered(Box::new(answer)));
         }
         let index = match self.proxy.router.find(request.method(), path) {
             Match::Route(index) => index,
@@ -294,6 +305,6 @@ impl Worker {
     fn refuse(&self, problem: &Problem, route: Option<&Route>, outcome: Outcome) -> Course<'_> {
         let errors = route.map_or(&self.proxy.errors, |route| &route.policy.errors);
         let answer = Answer::problem(problem, outcome, errors, None, self.proxy.clock.now());
-        Course::Refused(Box::new(answer))
+        Course::Answered(Box::new(answer))
     }
 }
