@@ -12,7 +12,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "server.keepalive_timeout",
         ),
         ("[server]\nwrite_timeout = \"60s\"", "server.write_timeout"),
-        ("[server]\npolicy_path = \"/p\"", "server.policy_path"),
         ("[server.tls]\ncert = \"c.pem\"", "server.tls"),
         ("[server.tls]", "server.tls"),
         ("[admin]\ntoken_file = \"t\"", "admin.token_file"),
@@ -59,13 +58,10 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[policy]\nkey_sources = [\"form:k\"]",
             "policy.key_sources[0]",
         ),
-        ("[policy]\nafter_expiry = \"refuse\"", "policy.after_expiry"),
-        ("[policy]\nrefuse_for = \"30d\"", "policy.refuse_for"),
         (
             "[policy]\non_store_failure = \"bypass\"",
             "policy.on_store_failure",
         ),
-        ("[policy]\nreplay_auth = \"/me\"", "policy.replay_auth"),
         ("[policy]\nerrors = \"stripe\"", "policy.errors"),
         ("[policy]\nerrors = \"platform\"", "policy.errors"),
         ("[policy]\nerrors = \"aws-xml\"", "policy.errors"),
@@ -81,9 +77,9 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
 #[test]
 fn what_asks_for_nothing_is_taken() {
     load(
-        "[server]\npolicy_path = \"\"\n[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
-         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\nreplay_auth = \"\"\n\
-         after_expiry = \"execute\"\non_store_failure = \"reject\"\nerrors = \"problem\"\n",
+        "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
+         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\n\
+         on_store_failure = \"reject\"\nerrors = \"problem\"\n",
     );
 }
 

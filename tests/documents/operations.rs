@@ -33,6 +33,7 @@ fn problems() -> Vec<Problem> {
         | P::InFlight { .. }
         | P::OutcomeUnknown { .. }
         | P::ResponseNotRetained { .. }
+        | P::KeyExpired
         | P::BodyTooLarge { .. }
         | P::KeyReused
         | P::NoStore
@@ -47,7 +48,7 @@ fn problems() -> Vec<Problem> {
         | P::RequestTimeout
         | P::TargetTooLong
         | P::ExpectationFailed
-        | P::LoopDetected => 21,
+        | P::LoopDetected => 22,
     };
     let second = Duration::from_secs(1);
     let all = vec![
@@ -64,6 +65,7 @@ fn problems() -> Vec<Problem> {
         P::ResponseNotRetained {
             original_status: StatusCode::CREATED,
         },
+        P::KeyExpired,
         P::BodyTooLarge { limit: 1 },
         P::KeyReused,
         P::NoStore,
