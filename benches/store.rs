@@ -214,6 +214,17 @@ fn miss(c: &mut Criterion) {
     });
 }
 
+/// One of the calls that a store gets every second; nothing has expired.
+fn sweep(c: &mut Criterion) {
+    let request = Request::new();
+    for (name, records) in SIZES {
+        let store = filled(records, Full::No, &request);
+        c.bench_function(&format!("memory: sweep, {name}"), |b| {
+            b.iter(|| store.sweep());
+        });
+    }
+}
+
 fn decision(c: &mut Criterion) {
     let (request, now) = (Request::new(), Timestamp::from_millis(1_800_000_000_000));
     c.bench_function("transition: begin", |b| {
@@ -241,6 +252,6 @@ criterion_group! {
         .sample_size(30)
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(3));
-    targets = hit, miss, decision
+    targets = hit, miss, sweep, decision
 }
 criterion_main!(benches);

@@ -14,12 +14,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, health::Health},
-    config::{Config, StoreKind},
+    config::{Config, Server, StoreKind},
     core::{
-        policy::{CallerPart, KeySource},
+        policy::{CallerPart, KeyPlace},
         record::ShortId,
     },
     flight::Flights,
+    identity::Verifier,
     limit::{Limit, Permit},
     net::Stream,
     proxy::{Peer, PolicyPage, Proxy, Records, Worker},
@@ -78,7 +79,7 @@ struct Running {
 pub enum Drained {
     /// All that ran has finished.
     Whole,
-    /// `drain_timeout` passed first.
+    /// `drain_timeout` passed first, or it was to end at once.
     CutOff {
         /// The records of the executions that were cut off; they are left to their leases.
         executions: Vec<ShortId>,
@@ -200,10 +201,14 @@ impl App {
     }
 
     /// Serves until `term`, then drains: not ready at once, no new connections after `drain_delay`, and what runs is waited for until
-    /// `drain_timeout`.
+    /// `drain_timeout`, or until `now`.
     ///
     /// Dropping the future stops everything at once; what ran is left to its lease.
-    pub async fn serve(mut self, term: impl Future<Output = ()>) -> Drained {
+    pub async fn serve(
+        mut self,
+        term: impl Future<Output = ()>,
+        now: impl Future<Output = ()>,
+    ) -> Drained {
         let own = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
         for listener in self.operators.drain(..) {
             own.detach(operate(
@@ -218,6 +223,9 @@ impl App {
             own.clone(),
             self.running.stopped.clone(),
         ));
+        for verifier in &self.proxy.verifiers {
+            own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
+        }
         let app = Arc::new(Accepting {
             settings: Settings {
                 head_timeout: self.config.server.head_timeout,
@@ -239,25 +247,43 @@ impl App {
         term.await;
         self.health.set_draining();
         tracing::info!("draining");
-        tokio::time::sleep(self.config.server.drain_delay).await;
-        let limit = self.config.server.drain_timeout;
-        self.running.drain(limit, &self.proxy.flights).await
+        let Server {
+            drain_delay,
+            drain_timeout,
+            ..
+        } = self.config.server;
+        let mut now = std::pin::pin!(now);
+        tokio::select! {
+            () = tokio::time::sleep(drain_delay) => {}
+            () = now.as_mut() => {
+                return self.running.drain(std::future::ready(()), &self.proxy.flights).await;
+            }
+        }
+        let enough = async {
+            tokio::select! {
+                () = tokio::time::sleep(drain_timeout) => {}
+                () = now => {}
+            }
+        };
+        self.running.drain(enough, &self.proxy.flights).await
     }
 }
 
 impl Running {
-    async fn drain(self, limit: Duration, flights: &Flights) -> Drained {
+    /// Waits for what runs, but not longer than for `enough`.
+    async fn drain(self, enough: impl Future<Output = ()>, flights: &Flights) -> Drained {
         self.drain.begin();
         self.connections.close();
-        let finished = tokio::time::timeout(limit, async {
+        let finished = async {
             // A connection can still start an execution, so that the executions are counted after the connections.
             self.connections.wait().await;
             self.executions.close();
             self.executions.wait().await;
-        });
-        let drained = match finished.await {
-            Ok(()) => Drained::Whole,
-            Err(_) => Drained::CutOff {
+        };
+        let drained = tokio::select! {
+            biased;
+            () = finished => Drained::Whole,
+            () = enough => Drained::CutOff {
                 executions: flights.records(),
                 connections: self.connections.len(),
             },
@@ -285,16 +311,21 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
             .map(|route| &route.policy)
             .chain([&config.defaults])
     };
-    let key_headers = distinct(
-        policies()
-            .flat_map(|policy| &policy.key_sources)
-            .map(|KeySource::Header(name)| name),
-    );
+    let key_headers =
+        distinct(policies().flat_map(|policy| &policy.key_sources).map(
+            |source| match &source.place {
+                KeyPlace::Header(name) => name,
+            },
+        ));
     let callers = policies()
         .flat_map(|policy| &policy.identity.from)
         .filter_map(|part| match part {
             CallerPart::Header(name) => Some(name),
-            CallerPart::Authorization | CallerPart::Cookie(_) | CallerPart::PeerIp => None,
+            CallerPart::Authorization
+            | CallerPart::Cookie(_)
+            | CallerPart::Jwt(_)
+            | CallerPart::SigV4
+            | CallerPart::PeerIp => None,
         });
     let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);
     let acted_on = distinct(
@@ -324,6 +355,11 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         max_target_bytes: config.server.max_target_bytes,
         trusted: config.server.trusted_proxies.clone(),
         policy_page: policy_page(config)?,
+        verifiers: config
+            .verifiers
+            .iter()
+            .map(|settings| Arc::new(Verifier::new(settings.clone())))
+            .collect(),
         metrics: metrics.clone(),
         access,
         clock,

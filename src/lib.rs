@@ -1,11 +1,12 @@
 //! idem-proxy: an idempotency sidecar in front of any HTTP API.
 //!
 //! The rooms, and who may enter which (an arrow is an import, nothing points up):
-//! `main → cli → app → server, admin → proxy → flight, store, upstream, route → core`; `config → core`; `telemetry` is for all but
-//! `core`.
+//! `main → cli → app → server, admin → proxy → flight, identity, store, upstream, route → core`; `config → identity → core`;
+//! `telemetry` is for all but `core`.
 //!
 //! - [`core`] decides, purely: keys, callers, fingerprints, records and what follows from them.
-//! - [`store`] holds records; [`flight`] what runs here; [`upstream`] the connections behind; [`route`] finds the policy.
+//! - [`store`] holds records; [`flight`] what runs here; [`upstream`] the connections behind; [`route`] finds the policy;
+//!   [`identity`] verifies tokens.
 //! - [`proxy`] walks a request through all of these once; [`server`] brings the requests, [`admin`] the operators.
 //! - [`config`] reads what we are told, [`telemetry`] says what we did, [`app`] puts it all together.
 
@@ -16,6 +17,7 @@ pub mod config;
 pub mod core;
 pub mod demo;
 pub mod flight;
+pub mod identity;
 pub mod limit;
 pub mod net;
 pub mod proxy;

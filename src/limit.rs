@@ -71,6 +71,13 @@ impl Permit {
         fits
     }
 
+    /// Gives back what is more than `units`.
+    pub fn shrink_to(&mut self, units: usize) {
+        let less = self.units.saturating_sub(units);
+        self.limit.level.fetch_sub(less, Ordering::Relaxed);
+        self.units -= less;
+    }
+
     /// Makes this permit one of at least `units`, past the limit if need be: for what is already promised and can
     /// no longer be refused. New takers then find the limit reached.
     pub fn force_to(&mut self, units: usize) {
@@ -96,12 +103,15 @@ mod tests {
         let mut first = limit.take(4).expect("there is room");
         assert!(limit.take(7).is_none());
         assert!(first.grow_to(10));
-        assert!(first.grow_to(3), "a permit never shrinks");
+        assert!(first.grow_to(3), "a permit does not shrink by that");
         assert!(!first.grow_to(11));
         assert_eq!(limit.level(), 10);
         assert!(limit.take(1).is_none());
         first.force_to(15);
         assert_eq!(limit.level(), 15);
+        first.shrink_to(12);
+        first.shrink_to(13);
+        assert_eq!(limit.level(), 12);
         assert!(limit.take(usize::MAX).is_none());
         drop(first);
         assert_eq!(limit.level(), 0);

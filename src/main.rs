@@ -12,7 +12,8 @@ use idem_proxy::{
 };
 use tokio::{
     runtime::{self, Handle},
-    signal::unix::{Signal, SignalKind, signal},
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
 };
 use tokio_util::task::TaskTracker;
 
@@ -75,12 +76,9 @@ fn run(loaded: Loaded, demo: Option<demo::Ports>) -> Exit {
             connections,
         }) => {
             for record in executions {
-                tracing::error!(%record, "drain_timeout passed: this execution was cut off, and its record is left to its lease");
+                tracing::error!(%record, "this execution was cut off, and its record is left to its lease");
             }
-            tracing::error!(
-                connections,
-                "drain_timeout passed: client connections were cut off"
-            );
+            tracing::error!(connections, "client connections were cut off");
             Exit::Failed
         }
         Err(error) => {
@@ -118,7 +116,7 @@ async fn until_drained(
     } else {
         AccessLog::off()
     };
-    let term = termination()?;
+    let (term, now) = termination()?;
     let app = App::start(config, metrics, access).await?;
     for address in app.client_addresses() {
         tracing::info!(
@@ -139,40 +137,42 @@ async fn until_drained(
         // Where nobody reads it there is nobody to guide.
         let _ = std::io::stdout().lock().write_all(ports.tour().as_bytes());
     }
-    Ok(app.serve(term).await)
+    Ok(app.serve(term, now).await)
 }
 
-/// Completes at the first SIGTERM or SIGINT; the second one ends the process at once.
-fn termination() -> std::io::Result<impl Future<Output = ()>> {
-    let mut ends = (
+/// The first SIGTERM or SIGINT, and the second one. Nothing else is listened for, but SIGHUP, which changes nothing yet.
+fn termination() -> std::io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
+    let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
     let mut hangup = signal(SignalKind::hangup())?;
+    let (first, drain) = oneshot::channel();
+    let (second, now) = oneshot::channel();
     let tasks = Tasks::new(Handle::current(), TaskTracker::new());
-    let detached = tasks.clone();
-    Ok(async move {
-        tasks.detach(async move {
-            while hangup.recv().await.is_some() {
-                tracing::warn!(
-                    "SIGHUP: reloading is not available in this version; nothing was changed"
-                );
+    tasks.detach(async move {
+        while hangup.recv().await.is_some() {
+            tracing::warn!(
+                "SIGHUP: reloading is not available in this version; nothing was changed"
+            );
+        }
+    });
+    tasks.detach(async move {
+        for told in [first, second] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
             }
-        });
-        either(&mut ends).await;
-        detached.detach(async move {
-            either(&mut ends).await;
-            tracing::error!("a second signal: ending at once; what ran is left to its leases");
-            std::process::exit(1);
-        });
-    })
+            // Whoever has stopped listening is past that point.
+            let _ = told.send(());
+        }
+    });
+    Ok((signalled(drain), signalled(now)))
 }
 
-async fn either((terminate, interrupt): &mut (Signal, Signal)) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+async fn signalled(signal: oneshot::Receiver<()>) {
+    // The task above never ends without telling.
+    let _ = signal.await;
 }
 
 fn fail(why: &str) -> Exit {

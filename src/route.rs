@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use crate::{config::Route, core::path::Segment};
+use crate::{
+    config::Route,
+    core::path::{Segment, for_matching},
+};
 
 /// The routes of one configuration, as a tree of path segments.
 ///
@@ -77,7 +80,8 @@ impl Router {
     /// The route for `method` and the normalised `path`.
     #[must_use]
     pub fn find(&self, method: &Method, path: &str) -> Match {
-        let path = path.strip_prefix('/').unwrap_or(path);
+        let path = for_matching(path);
+        let path = path.strip_prefix('/').unwrap_or(&path);
         if let Some(index) = self.root.find(path, method) {
             return Match::Route(index);
         }
@@ -112,7 +116,7 @@ impl Node {
     /// Depth is bounded by the templates, not by the request: a node is only entered where a template goes on.
     fn find(&self, path: &str, method: &Method) -> Option<usize> {
         if path.is_empty() {
-            return self.here.find(method);
+            return self.here.find(method).or_else(|| self.rest.find(method));
         }
         let (segment, tail) = path.split_once('/').unwrap_or((path, ""));
         let literal = self.literals.get(segment);
@@ -167,7 +171,7 @@ mod tests {
             ("/a/x/y", "rest"),
             ("/a/b/c/d", "rest"),
             ("/a/b", "rest"),
-            ("/a", "none"),
+            ("/a", "rest"),
             ("/", "root"),
             ("/b", "none"),
         ] {

@@ -12,25 +12,26 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 17] = [
+const ARROWS: [(&str, &str); 18] = [
     ("main", "app cli config demo tasks telemetry"),
     ("cli", "config"),
     (
         "app",
-        "admin config core flight limit net proxy route server store tasks telemetry timers upstream",
+        "admin config core flight identity limit net proxy route server store tasks telemetry timers upstream",
     ),
     ("demo", "tasks"),
     ("server", "config core net proxy timers"),
     ("admin", "core telemetry"),
     (
         "proxy",
-        "config core flight limit route store tasks telemetry timers upstream",
+        "config core flight identity limit route store tasks telemetry timers upstream",
     ),
+    ("identity", "core tasks"),
     ("flight", "core"),
     ("store", "config core"),
     ("upstream", "config net tasks telemetry timers"),
     ("route", "config core"),
-    ("config", "core"),
+    ("config", "core identity"),
     ("telemetry", "config core"),
     ("limit", ""),
     ("net", ""),

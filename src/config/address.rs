@@ -75,7 +75,7 @@ fn unix(path: &str) -> Result<PathBuf, &'static str> {
 }
 
 /// `host[:port]` and its host without brackets.
-fn host_and_port(text: &str) -> Result<(Authority, String), &'static str> {
+pub(super) fn host_and_port(text: &str) -> Result<(Authority, String), &'static str> {
     if text.contains('@') {
         return Err("it has credentials");
     }

@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Config, Loaded, Printed, Problems, Published, Upstream, environment, policy,
+    Config, Loaded, Printed, Problems, Published, Upstream, environment,
+    identity::{self, Replays, Usage, Verifiers},
     problem::{Problem, Refusal},
     reader::{Layer, Report, Section, Show},
     route::{self, Ground},
@@ -44,7 +45,7 @@ impl Reading {
     }
 }
 
-/// Reads the file and lays the variables over it. Nothing is opened but the file.
+/// Reads the file and lays the variables over it. The files that it names are read too, and nothing else is opened.
 pub fn read(path: &Path, variables: impl IntoIterator<Item = (String, String)>) -> Reading {
     let name = path.display().to_string();
     match std::fs::read_to_string(path) {
@@ -125,8 +126,15 @@ fn compile(report: &Report, table: Table) -> Option<Config> {
         policy: Vec::new(),
         identity: identity.layers().to_vec(),
         upstreams,
+        verifiers: Verifiers::default(),
     };
-    let identity = policy::identity(identity);
+    // With routes, each of them says who its callers are; this is what they say it over.
+    let usage = if root.find("route").is_some() {
+        Usage::Ground
+    } else {
+        Usage::InEffect(Replays::of_defaults(&root))
+    };
+    let identity = identity::identity(identity, &ground.verifiers, usage);
     let telemetry = server::telemetry(root.child("telemetry", Show::All));
     let policy = root.child("policy", Show::All);
     ground.policy = policy.layers().to_vec();
@@ -146,10 +154,12 @@ fn compile(report: &Report, table: Table) -> Option<Config> {
         upstreams: upstreams?,
         store: store?,
         telemetry: telemetry?,
+        verifiers: ground.verifiers.into_list(),
         routes: routes?,
         defaults: Arc::new(defaults?),
         published: Published::of(&report.printed.borrow()),
     };
-    route::warn(report, &config.routes, &config.upstreams, &config.server);
+    route::warn(report, &config);
+    identity::advise(report, &config.verifiers);
     Some(config)
 }

@@ -9,6 +9,7 @@ mod address;
 mod compile;
 mod dialect;
 mod environment;
+mod identity;
 mod kinds;
 mod policy;
 mod printed;
@@ -86,6 +87,8 @@ pub struct Config {
     pub store: Store,
     /// `[telemetry]`
     pub telemetry: Telemetry,
+    /// Each `[identity.jwt]` that is in effect; an identity holds an index into this list.
+    pub verifiers: Vec<crate::identity::Settings>,
     /// `[[route]]`, in the order of the file.
     pub routes: Vec<Route>,
     /// `[policy]` and `[identity]` by themselves: how a request that matches no route is answered.

@@ -1,4 +1,4 @@
-//! Reads the keys that stand in `[policy]` and in every `[[route]]`, and `[identity]`: one policy from its layers.
+//! Reads the keys that stand in `[policy]` and in every `[[route]]`: one policy from its layers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,17 +8,15 @@ use super::{
     problem::Refusal,
     reader::{Section, Show},
     server::{MANY, MOMENT},
-    source::Value,
     words::{
-        caller_part, docs_url, end_to_end, header_name, key_format, key_source, marker_value,
-        media_type, optional_header, regex, upstream_path,
+        docs_url, end_to_end, header_name, key_format, key_source, marker_value, media_type,
+        optional_header, regex, upstream_path,
     },
 };
 use crate::core::policy::{
     AfterExpiry, BodyMode, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity, InFlight,
-    JsonPointer, KeyFormat, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, MissingCaller,
-    Policy, QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms,
-    UnknownOutcome,
+    JsonPointer, KeyFormat, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, Policy,
+    QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms, UnknownOutcome,
 };
 
 /// A claim shorter than this would lapse in a pause of the scheduler.
@@ -290,12 +288,7 @@ fn marker(s: &mut Section<'_>) -> Option<Marker> {
 }
 
 fn errors(s: &mut Section<'_>) -> Option<Errors> {
-    let shapes = [
-        ("problem", Some(ErrorShape::Problem)),
-        ("stripe", None),
-        ("platform", None),
-        ("aws-xml", None),
-    ];
+    let shapes = ErrorShape::ALL.map(|shape| (shape.as_str(), Some(shape)));
     let shape = s.choice("errors", "problem", &shapes);
     let base = s.text("problem_base", "urn:idem-proxy:problem:", |text| {
         let fits = text
@@ -363,23 +356,5 @@ fn fingerprint(mut section: Section<'_>) -> Option<FingerprintRule> {
         body: body?,
         ignore: ignore?,
         only: only?,
-    })
-}
-
-/// Reads `[identity]`, or a route's own over it.
-pub(super) fn identity(mut section: Section<'_>) -> Option<Identity> {
-    let s = &mut section;
-    let from = s.list("from", &["authorization"], caller_part);
-    let rules = [
-        ("reject", Some(MissingCaller::Reject)),
-        ("anonymous", Some(MissingCaller::Anonymous)),
-    ];
-    let missing = s.choice("missing", "reject", &rules);
-    s.unavailable("trust_unverified", Some(Value::Flag(false)));
-    s.unavailable_table("jwt", &["jwks_file", "jwks_url", "issuer", "audience"]);
-    section.finish();
-    Some(Identity {
-        from: from?,
-        missing: missing?,
     })
 }

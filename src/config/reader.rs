@@ -204,6 +204,18 @@ impl<'a> Section<'a> {
         None
     }
 
+    /// How far down the first layer with `key` lies; `None`: no layer has it.
+    pub(super) fn depth(&self, key: &str) -> Option<usize> {
+        self.layers
+            .iter()
+            .position(|layer| layer.table.contains_key(key))
+    }
+
+    /// A key that another one overrules: it is known, and not in effect.
+    pub(super) fn overruled(&mut self, key: &'static str) {
+        self.known.push(key);
+    }
+
     /// The value of `key`, of the right kind, recorded; `None`: it is refused, or there is none.
     pub(super) fn take(
         &mut self,

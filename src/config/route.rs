@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use http::Method;
 
 use super::{
-    Route, Server, Upstream, policy,
+    Config, Route, Upstream,
+    identity::{self, Replays, Usage, Verifiers},
+    policy,
     problem::Refusal,
     reader::{Layer, Report, Section, Show},
+    source::Value,
 };
 use crate::core::{
     path::{Segment, Template},
@@ -23,6 +26,8 @@ pub(super) struct Ground {
     pub(super) identity: Vec<Layer>,
     /// `[upstream]`, then `[upstreams.NAME]`; `None`: something in it is refused.
     pub(super) upstreams: Vec<(String, Option<Upstream>)>,
+    /// What identities index.
+    pub(super) verifiers: Verifiers,
 }
 
 /// Reads every route; what is wrong with several together is found too.
@@ -90,7 +95,16 @@ fn route<'a>(
         compare(s, name, methods.as_deref().unwrap_or_default(), path);
     }
     policy::dialect(s);
-    let identity = policy::identity(s.child_over("identity", Show::All, ground.identity.clone()));
+    // Who calls a route without keys is never asked.
+    let usage = match s.find("key") {
+        Some((node, _)) if node.value == Value::text("off") => Usage::Ground,
+        _ => Usage::InEffect(Replays::of(s)),
+    };
+    let identity = identity::identity(
+        s.child_over("identity", Show::All, ground.identity.clone()),
+        &ground.verifiers,
+        usage,
+    );
     let policy = policy::policy(s, identity);
     Some(Route {
         name: name?,
@@ -148,7 +162,8 @@ fn upstream(text: &str, upstreams: &[(String, Option<Upstream>)]) -> Result<usiz
 }
 
 /// What is valid and may not be what was meant.
-pub(super) fn warn(report: &Report, routes: &[Route], upstreams: &[Upstream], server: &Server) {
+pub(super) fn warn(report: &Report, config: &Config) {
+    let (routes, upstreams, server) = (&config.routes, &config.upstreams, &config.server);
     if routes.is_empty() {
         report.warn("there is no [[route]]: every request passes through unprotected".into());
     }
@@ -193,6 +208,11 @@ pub(super) fn warn(report: &Report, routes: &[Route], upstreams: &[Upstream], se
     advice(
         &|part| matches!(part, CallerPart::Header(_)),
         "\"header:NAME\" is safe only where clients cannot set that header freely",
+    );
+    advice(
+        &|part| *part == CallerPart::SigV4,
+        "\"sigv4\" names its caller without proof: who knows an access key id can read the answers stored for it, \
+         unless something in front verifies signatures",
     );
     if server.trusted_proxies.is_empty() {
         advice(

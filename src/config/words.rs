@@ -4,15 +4,22 @@ use http::{HeaderName, HeaderValue, uri::PathAndQuery};
 use regex::Regex;
 
 use super::{kinds::choose, problem::Refusal};
-use crate::core::path::normalise;
-use crate::core::policy::{CallerPart, KeyFormat, KeySource};
+use crate::core::{
+    claims::ClaimPath,
+    path::normalise,
+    policy::{CallerPart, Carrier, KeyFormat, KeyPlace, KeySource},
+};
 
 pub(super) fn key_source(text: &str) -> Result<KeySource, Refusal> {
-    match text.split_once(':') {
-        Some(("header", name)) => header_name(name).map(KeySource::Header),
-        Some(("query" | "json" | "form", _)) => Err(Refusal::unavailable().allowed("header:NAME")),
-        _ => Err(Refusal::wrong("it is no place for a key").allowed("header:NAME")),
-    }
+    let allowed = "header:NAME";
+    let (kind, name) = text.split_once(':').unwrap_or_default();
+    let place = match kind {
+        "header" => KeyPlace::Header(header_name(name)?),
+        "query" | "json" | "form" => return Err(Refusal::unavailable().allowed(allowed)),
+        _ => return Err(Refusal::wrong("it is no place for a key").allowed(allowed)),
+    };
+    let carrier = Carrier::new(name);
+    Ok(KeySource { place, carrier })
 }
 
 pub(super) fn key_format(text: &str) -> Result<KeyFormat, Refusal> {
@@ -97,7 +104,7 @@ pub(super) fn own_path(text: &str) -> Result<Option<String>, Refusal> {
 }
 
 pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
-    let allowed = "authorization, header:NAME, cookie:NAME, peer-ip";
+    let allowed = "authorization, header:NAME, cookie:NAME, jwt:CLAIM, sigv4, peer-ip";
     match text.split_once(':') {
         Some(("header", name)) => header_name(name).map(CallerPart::Header),
         // A cookie's name is a token (RFC 6265, section 4.1.1), as a header's is.
@@ -105,16 +112,21 @@ pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
             Ok(_) => Ok(CallerPart::Cookie(name.to_owned())),
             Err(_) => Err(Refusal::wrong("it is no name of a cookie").allowed(allowed)),
         },
-        Some(("jwt", _)) => Err(Refusal::unavailable().allowed(allowed)),
+        Some(("jwt", path)) => ClaimPath::parse(path).map(CallerPart::Jwt).ok_or_else(|| {
+            Refusal::wrong("it is no path to a claim").allowed(
+                "jwt:sub, jwt:realm.tenant, or a JSON pointer where names have dots: \"jwt:/https:~1~1id.test~1tenant\"",
+            )
+        }),
         _ => {
             let words = [
                 ("authorization", Some(Word::Authorization)),
                 ("peer-ip", Some(Word::PeerIp)),
-                ("sigv4", None),
+                ("sigv4", Some(Word::SigV4)),
                 ("client-cert", None),
             ];
             match choose(text, &words).map_err(|refusal| refusal.allowed(allowed))? {
                 Word::Authorization => Ok(CallerPart::Authorization),
+                Word::SigV4 => Ok(CallerPart::SigV4),
                 Word::PeerIp => Ok(CallerPart::PeerIp),
             }
         }
@@ -125,6 +137,7 @@ pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
 #[derive(Clone, Copy)]
 enum Word {
     Authorization,
+    SigV4,
     PeerIp,
 }
 

@@ -7,13 +7,19 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use http::{HeaderMap, header};
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 
-use super::policy::{CallerPart, Identity, MissingCaller};
+use super::{
+    claims::Claims,
+    policy::{CallerPart, Identity, MissingCaller},
+};
+
+mod sigv4;
 
 /// A caller, as SHA-256 over its framed parts: no credential is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +54,36 @@ pub struct Peer {
     pub address: Option<IpAddr>,
 }
 
+/// What became of the request's bearer token.
+#[derive(Clone, Debug, Default)]
+pub enum Token {
+    /// There is none, or nobody asked for its claims.
+    #[default]
+    Absent,
+    /// There is a credential, and it is not to be believed.
+    Refused,
+    /// Signature, times, issuer and audience are as they should be.
+    Verified(Arc<Claims>),
+}
+
+/// The token of an `Authorization: Bearer …` (RFC 6750, section 2.1), not verified. `None`: there is no credential.
+///
+/// # Errors
+/// [`CallerMissing`] where Authorization comes on several lines or has another scheme: a credential that cannot be read is
+/// refused rather than taken for none.
+pub fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, CallerMissing> {
+    let Some(value) = one_authorization(headers)? else {
+        return Ok(None);
+    };
+    let (scheme, token) = value
+        .split_at_checked(scheme_length(value))
+        .ok_or(CallerMissing)?;
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Err(CallerMissing);
+    }
+    Ok(Some(token.trim_ascii_start()))
+}
+
 /// Who is calling.
 ///
 /// - A part is missing if it is absent or if all its values are empty. What that means is said by `missing`: no
@@ -57,6 +93,9 @@ pub struct Peer {
 ///   byte. A value without white space has no scheme (some APIs take a bare token) and counts as it is.
 /// - A cookie that comes twice is refused whatever `missing` says: which of the two the upstream believes cannot
 ///   be told, and neither a stranger's scope nor the anonymous one is the right place for it.
+/// - A claim counts with its kind, so that `7` and `"7"` are two callers; an absent one, `null` and an empty string are
+///   missing; an array or object is refused whatever `missing` says, and so is a token that was.
+/// - For `sigv4` an Authorization that is not written as AWS does, or comes on several lines, is refused likewise.
 ///
 /// # Errors
 /// [`CallerMissing`] where a part is missing and `missing = "reject"`, or a cookie is ambiguous.
@@ -64,6 +103,7 @@ pub fn identify(
     rule: &Identity,
     headers: &HeaderMap,
     peer: &Peer,
+    token: &Token,
 ) -> Result<CallerId, CallerMissing> {
     let mut hash = Sha256::new();
     frame(&mut hash, &[CallerId::FORMAT]);
@@ -80,6 +120,23 @@ pub fn identify(
             CallerPart::Cookie(name) => {
                 frame(&mut hash, &[b"cookie", name.as_bytes()]);
                 one_value(&mut hash, cookie(headers, name)?)
+            }
+            CallerPart::Jwt(path) => {
+                let names = path.names().iter().map(String::as_bytes);
+                let parts: Vec<&[u8]> = std::iter::once(&b"jwt"[..]).chain(names).collect();
+                frame(&mut hash, &parts);
+                let claim = match token {
+                    Token::Absent => None,
+                    Token::Refused => return Err(CallerMissing),
+                    Token::Verified(claims) => claims.at(path).map_err(|_| CallerMissing)?,
+                };
+                one_value(&mut hash, claim.as_deref())
+            }
+            CallerPart::SigV4 => {
+                frame(&mut hash, &[b"sigv4"]);
+                let key_id = one_authorization(headers)?
+                    .map(|value| sigv4::access_key_id(value).ok_or(CallerMissing));
+                one_value(&mut hash, key_id.transpose()?)
             }
             CallerPart::PeerIp => {
                 frame(&mut hash, &[b"peer-ip"]);
@@ -160,6 +217,16 @@ fn scheme_length(value: &[u8]) -> usize {
         .iter()
         .position(|byte| matches!(byte, b' ' | b'\t'))
         .unwrap_or(0)
+}
+
+/// The value of the one Authorization line; `None`: there is none, or it is empty.
+fn one_authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, CallerMissing> {
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let first = lines.next().map(|value| value.as_bytes().trim_ascii());
+    if lines.next().is_some() {
+        return Err(CallerMissing);
+    }
+    Ok(first.filter(|value| !value.is_empty()))
 }
 
 /// The value of a cookie (RFC 6265, section 5.4), byte for byte, over all Cookie lines.

@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use super::{
     fingerprint::Fingerprint,
     policy::{
-        AfterExpiry, BodyMode, CallerPart, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity,
-        InFlight, KeyFormat, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight,
-        MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom, RouteName, Scope,
-        StatusSet, Terms, UnknownOutcome,
+        AfterExpiry, BodyMode, CallerPart, Carrier, EmptyKey, ErrorShape, Errors, FingerprintRule,
+        Identity, InFlight, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker,
+        MismatchInFlight, MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom,
+        RouteName, Scope, StatusSet, Terms, UnknownOutcome,
     },
     record::{ClaimToken, RecordId, StoredAnswer},
 };
@@ -82,9 +82,10 @@ fn fingerprint_rule() -> FingerprintRule {
 pub(crate) fn policy() -> Policy {
     Policy {
         key: KeyRule::Optional,
-        key_sources: vec![KeySource::Header(HeaderName::from_static(
-            "idempotency-key",
-        ))],
+        key_sources: vec![KeySource {
+            place: KeyPlace::Header(HeaderName::from_static("idempotency-key")),
+            carrier: Carrier::new("Idempotency-Key"),
+        }],
         key_syntax: KeySyntax::Either,
         key_format: KeyFormat::Any,
         key_max_length: 255,
@@ -93,6 +94,7 @@ pub(crate) fn policy() -> Policy {
         identity: Identity {
             from: vec![CallerPart::Authorization],
             missing: MissingCaller::Reject,
+            jwt: None,
         },
         scope: Scope::Operation,
         fingerprint: Arc::new(fingerprint_rule()),

@@ -12,14 +12,14 @@ use http::{
 
 /// Judges a request's head.
 ///
-/// `key_headers` are those that carry keys on any route.
+/// `acted_on` are those that anything here is decided by.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence for the client.
 pub fn check(
     version: Version,
     headers: &HeaderMap,
-    key_headers: &[HeaderName],
+    acted_on: &[HeaderName],
 ) -> Result<(), &'static str> {
     let hosts = headers.get_all(HOST).iter().count();
     if hosts > 1 || (hosts == 0 && version == Version::HTTP_11) {
@@ -40,7 +40,7 @@ pub fn check(
             return Err("A request has a Content-Length or a Transfer-Encoding, not both.");
         }
     }
-    if headers.contains_key(CONNECTION) && names_end_to_end(headers, key_headers) {
+    if headers.contains_key(CONNECTION) && names_end_to_end(headers, acted_on) {
         return Err(
             "Connection names a field that is not the connection's (RFC 9110, section 7.6.1).",
         );
@@ -56,7 +56,7 @@ fn is_authority(host: &HeaderValue) -> bool {
 
 /// Whether a `Connection` line names a field that the request, the proxy or the upstream lives by: following it would take
 /// that field away.
-fn names_end_to_end(headers: &HeaderMap, key_headers: &[HeaderName]) -> bool {
+fn names_end_to_end(headers: &HeaderMap, acted_on: &[HeaderName]) -> bool {
     let names = headers
         .get_all(CONNECTION)
         .iter()
@@ -71,7 +71,7 @@ fn names_end_to_end(headers: &HeaderMap, key_headers: &[HeaderName]) -> bool {
         starts(b"content-")
             || starts(b"x-forwarded-")
             || [HOST, AUTHORIZATION, COOKIE, CACHE_CONTROL].iter().any(is)
-            || key_headers.iter().any(is)
+            || acted_on.iter().any(is)
     };
     names.into_iter().any(protected)
 }

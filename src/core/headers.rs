@@ -124,19 +124,10 @@ pub struct Arrival {
 pub fn forward_request(headers: &mut HeaderMap, arrival: &Arrival) {
     strip_hop_by_hop(headers);
     // One pass over the names is less than a look-up for each of these, which mostly are not there.
-    let rare = |name: &HeaderName| {
-        matches!(
-            name.as_str(),
-            "expect" | "forwarded" | "x-forwarded-proto" | "x-forwarded-host"
-        )
-    };
-    if headers.keys().any(rare) {
-        headers.remove(EXPECT);
-        if !arrival.trusted {
-            headers.remove(FORWARDED);
-            headers.remove(X_FORWARDED_PROTO);
-            headers.remove(X_FORWARDED_HOST);
-        }
+    let claims = |name: &HeaderName| name == FORWARDED || name.as_str().starts_with("x-forwarded-");
+    let ends_here = |name: &HeaderName| name == EXPECT || (!arrival.trusted && claims(name));
+    while let Some(name) = headers.keys().find(|name| ends_here(name)).cloned() {
+        headers.remove(name);
     }
     let addresses = if arrival.trusted {
         chain(headers, arrival.peer.as_ref())

@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderName};
 use sfv::{BareItem, Item, Parser};
 
 use super::{
-    policy::{EmptyKey, KeyFormat, KeyRule, KeySource, KeySyntax, Policy, RequiredIf},
-    problem::KeyFault,
+    policy::{EmptyKey, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Policy, RequiredIf},
+    problem::{KeyFault, KeyRefused},
 };
 
 /// A valid idempotency key: its content, unquoted. It is never shown.
@@ -49,27 +49,37 @@ pub enum KeyFound {
 /// full one where `empty_key = "bypass"`.
 ///
 /// # Errors
-/// The rule that is broken: more than one line of a key header, equal or not; two sources with two different keys;
-/// a value that is no key as the policy writes them.
-pub fn find(policy: &Policy, headers: &HeaderMap) -> Result<KeyFound, KeyFault> {
+/// The rule that is broken, and where: more than one line of a key header, equal or not; two sources with two different
+/// keys, of which the later one is named; a value that is no key as the policy writes them.
+pub fn find(policy: &Policy, headers: &HeaderMap) -> Result<KeyFound, KeyRefused> {
     if policy.key == KeyRule::Off {
         return Ok(KeyFound::Absent);
     }
     let mut found = KeyFound::Absent;
     for source in &policy.key_sources {
-        let value = match source {
-            KeySource::Header(name) => only_line(headers, name)?,
+        let refused = |fault| KeyRefused {
+            fault,
+            carrier: source.carrier.clone(),
         };
-        let Some(value) = value else { continue };
-        found = match (found, read(policy, value)?) {
+        let here = at(policy, source, headers).map_err(refused)?;
+        found = match (found, here) {
             (KeyFound::Key(first), KeyFound::Key(second)) if first != second => {
-                return Err(KeyFault::Repeated);
+                return Err(refused(KeyFault::Repeated));
             }
             (KeyFound::Key(key), _) | (_, KeyFound::Key(key)) => KeyFound::Key(key),
-            (_, other) => other,
+            (KeyFound::Bypassed, _) | (_, KeyFound::Bypassed) => KeyFound::Bypassed,
+            (KeyFound::Absent, KeyFound::Absent) => KeyFound::Absent,
         };
     }
     Ok(found)
+}
+
+/// What one source says.
+fn at(policy: &Policy, source: &KeySource, headers: &HeaderMap) -> Result<KeyFound, KeyFault> {
+    let value = match &source.place {
+        KeyPlace::Header(name) => only_line(headers, name)?,
+    };
+    value.map_or(Ok(KeyFound::Absent), |value| read(policy, value))
 }
 
 /// Whether a request with these headers needs a key: `key = "required"`, or any entry of `key_required_if` fits.

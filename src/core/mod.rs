@@ -5,6 +5,7 @@
 
 pub mod caller;
 pub mod canonical;
+pub mod claims;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;

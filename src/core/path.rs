@@ -1,5 +1,9 @@
 //! Paths: how a request's path is read for matching, and the templates it is matched with.
 //!
+//! There are two readings. The normalised path ([`normalise`]) is what record ids and fingerprints are made of. For routes
+//! ([`for_matching`]) the delimiters that may stand in a segment as they are count as decoded too: an origin that decodes them
+//! would serve `/orders%3Abatch` as `/orders:batch`, so that no such spelling may escape the route.
+//!
 //! Matching sees a copy with dot segments resolved, unreserved characters decoded, empty segments and a trailing
 //! slash dropped (contract, section 3), so that no spelling of a path escapes its route. The upstream gets the
 //! bytes that the client sent.
@@ -16,7 +20,9 @@ pub fn normalise(raw: &str) -> Cow<'_, str> {
     if is_normal(raw) {
         return Cow::Borrowed(raw);
     }
-    let decoded = decode_unreserved(raw);
+    let unreserved =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    let decoded = decode(raw, unreserved);
     let mut kept: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
         match segment {
@@ -38,6 +44,18 @@ pub fn normalise(raw: &str) -> Cow<'_, str> {
     Cow::Owned(path)
 }
 
+/// The normalised path as routes see it: sub-delimiters, `:` and `@` decoded, which may stand in a segment (RFC 3986, section 3.3).
+/// `%2F` and everything else stays encoded. Hardly any path has such an escape; the others are borrowed.
+#[must_use]
+pub fn for_matching(normalised: &str) -> Cow<'_, str> {
+    if normalised.contains('%') {
+        let in_segment = |byte: u8| b"!$&'()*+,;=:@".contains(&byte);
+        Cow::Owned(decode(normalised, in_segment))
+    } else {
+        Cow::Borrowed(normalised)
+    }
+}
+
 /// Whether normalising would change nothing. One pass, no allocation.
 fn is_normal(raw: &str) -> bool {
     if raw == "/" {
@@ -54,7 +72,8 @@ fn is_normal(raw: &str) -> bool {
             .all(|segment| !segment.is_empty() && !segment.starts_with('.'))
 }
 
-fn decode_unreserved(raw: &str) -> String {
+/// Decodes the escapes of the characters that `plain` names; the digits of others become upper case.
+fn decode(raw: &str, plain: impl Fn(u8) -> bool) -> String {
     let bytes = raw.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -71,7 +90,7 @@ fn decode_unreserved(raw: &str) -> String {
         };
         rest = tail.get(2..).unwrap_or_default();
         let value = u8::try_from(high * 16 + low).unwrap_or(u8::MAX); // two hexadecimal digits fit
-        if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
+        if plain(value) {
             out.push(value);
         } else {
             out.push(b'%');
@@ -82,7 +101,8 @@ fn decode_unreserved(raw: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| raw.to_owned())
 }
 
-/// A path template: literal segments, `{name}` for one segment, `{*rest}` for the rest (at least one segment).
+/// A path template: literal segments, `{name}` for one segment, `{*rest}` for the rest, which may be nothing: `/a/{*rest}` takes `/a`
+/// and `/a/` as well, for nothing below a protected path should lie beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
@@ -96,7 +116,7 @@ pub enum Segment {
     Literal(String),
     /// `{name}`: any one segment.
     One,
-    /// `{*rest}`: one segment or more; only at the end.
+    /// `{*rest}`: any number of segments; only at the end.
     Rest,
 }
 
@@ -127,7 +147,7 @@ impl Template {
                         "`{raw}`: a placeholder is a whole segment, `{{name}}` or `{{*rest}}`"
                     ));
                 }
-                match normalise(raw).strip_prefix('/') {
+                match for_matching(&normalise(&encoded(raw))).strip_prefix('/') {
                     Some(literal) if !literal.is_empty() => {
                         segments.push(Segment::Literal(literal.to_owned()));
                     }
@@ -175,6 +195,19 @@ impl Template {
     }
 }
 
+/// The text with what cannot stand in a path as it is (RFC 3986, section 3.3) percent-encoded, as clients send it.
+fn encoded(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_graphic() && !b"\"<>\\^`|".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend(format!("%{byte:02X}").bytes());
+        }
+    }
+    String::from_utf8(out).unwrap_or_default() // it is ASCII
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,6 +249,22 @@ mod tests {
     }
 
     #[test]
+    fn delimiters_of_a_segment_match_in_either_spelling() {
+        for (raw, read) in [
+            ("/v1/orders%3Abatch", "/v1/orders:batch"),
+            ("/odata/Orders%281%29", "/odata/Orders(1)"),
+            ("/a%2Fb%3f%23%25", "/a%2Fb%3F%23%25"),
+        ] {
+            assert_eq!(for_matching(&normalise(raw)), read, "{raw}");
+        }
+        assert_eq!(
+            normalise("/orders%3Abatch"),
+            "/orders%3Abatch",
+            "it is another record"
+        );
+    }
+
+    #[test]
     fn a_path_in_normal_form_is_borrowed() {
         for raw in ["/", "/orders", "/orders/42", "/a.b/c~d"] {
             assert!(matches!(normalise(raw), Cow::Borrowed(_)), "{raw}");
@@ -248,6 +297,11 @@ mod tests {
             read("/%6Frders/"),
             Ok(vec![Segment::Literal("orders".into())])
         );
+        let literal = |text: &str| Ok(vec![Segment::Literal(text.into())]);
+        assert_eq!(read("/caf\u{e9}"), literal("caf%C3%A9"));
+        assert_eq!(read("/caf%c3%a9"), literal("caf%C3%A9"));
+        assert_eq!(read("/s p"), literal("s%20p"));
+        assert_eq!(read("/orders%3abatch"), literal("orders:batch"));
         for (bad, why) in [
             ("orders", "starts with"),
             ("/a/{*rest}/b", "rest"),

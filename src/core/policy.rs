@@ -7,6 +7,8 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, StatusCode, uri::PathAndQuery};
 use regex::Regex;
 
+use super::claims::ClaimPath;
+
 /// A route's name: the label in metrics and logs. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteName(Arc<str>);
@@ -82,6 +84,16 @@ pub struct Policy {
     pub errors: Errors,
 }
 
+impl Policy {
+    /// What carries a key here: where there are several sources, the first one's.
+    #[must_use]
+    pub fn key_carrier(&self) -> Option<Carrier> {
+        self.key_sources
+            .first()
+            .map(|source| source.carrier.clone())
+    }
+}
+
 /// `key`: whether requests on the route need one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRule {
@@ -93,11 +105,38 @@ pub enum KeyRule {
     Off,
 }
 
-/// `key_sources`: one place where a key may stand.
+/// `key_sources`: one place where a key may stand, and what errors call it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
+pub struct KeySource {
+    /// Where to look.
+    pub place: KeyPlace,
+    /// Its own name.
+    pub carrier: Carrier,
+}
+
+/// Where a key may stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyPlace {
     /// `header:NAME`
     Header(HeaderName),
+}
+
+/// The own name of what carries a key, spelt as configured: a header's, without the `header:` before it. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Carrier(Arc<str>);
+
+impl Carrier {
+    /// The carrier that is spelt so.
+    #[must_use]
+    pub fn new(spelt: &str) -> Self {
+        Self(Arc::from(spelt))
+    }
+
+    /// Its name as it was configured.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// `key_syntax` (contract, section 5).
@@ -147,6 +186,9 @@ pub struct Identity {
     pub from: Vec<CallerPart>,
     /// What an absent or empty part means for the whole: `missing`.
     pub missing: MissingCaller,
+    /// Which of the configuration's verifiers reads tokens, as an index; `None`: no part of `from` is a claim, or
+    /// nobody is identified by this. `[identity.jwt]`.
+    pub jwt: Option<usize>,
 }
 
 /// One part of `identity.from`.
@@ -158,6 +200,10 @@ pub enum CallerPart {
     Header(HeaderName),
     /// `cookie:NAME`
     Cookie(String),
+    /// `jwt:CLAIM`: a claim of the verified bearer token.
+    Jwt(ClaimPath),
+    /// `sigv4`: the access key id of an `AWS4-HMAC-SHA256` Authorization, which nobody here has verified.
+    SigV4,
     /// `peer-ip`
     PeerIp,
 }
@@ -353,6 +399,28 @@ pub struct Errors {
 pub enum ErrorShape {
     /// `application/problem+json` (RFC 9457).
     Problem,
+    /// Stripe's: `{"error": {"type", "code", "message"}}`.
+    Stripe,
+    /// `{"code", "message", "retryable", "field"}`, the last one where a key's carrier is at fault.
+    Platform,
+    /// EC2's: `<Response><Errors><Error>…`.
+    AwsXml,
+}
+
+impl ErrorShape {
+    /// Every shape there is.
+    pub const ALL: [Self; 4] = [Self::Problem, Self::Stripe, Self::Platform, Self::AwsXml];
+
+    /// Its word in `errors`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Stripe => "stripe",
+            Self::Platform => "platform",
+            Self::AwsXml => "aws-xml",
+        }
+    }
 }
 
 /// A set of status codes, as `store_responses` and `unknown_responses` spell it: `2xx`, `404`, `!429`.
@@ -366,7 +434,8 @@ impl StatusSet {
     /// Reads the entries from left to right: a class or a code adds, `!` takes away.
     ///
     /// # Errors
-    /// The first entry that is neither `1xx` … `5xx`, `100` … `599`, nor one of these after `!`.
+    /// The first entry that is neither `2xx` … `5xx`, `200` … `599`, nor one of these after `!`. What begins with 1 is no
+    /// final answer (RFC 9110, section 15.2) and never arrives as one.
     pub fn parse<S: AsRef<str>>(entries: &[S]) -> Result<Self, String> {
         let mut set = Self::EMPTY;
         for entry in entries {
@@ -379,8 +448,8 @@ impl StatusSet {
                 .strip_suffix("xx")
                 .and_then(|digit| digit.parse::<u16>().ok());
             let (first, last) = match (class, what.parse::<u16>()) {
-                (Some(class @ 1..=5), _) => (class * 100, class * 100 + 99),
-                (None, Ok(code @ 100..=599)) if what.len() == 3 => (code, code),
+                (Some(class @ 2..=5), _) => (class * 100, class * 100 + 99),
+                (None, Ok(code @ 200..=599)) if what.len() == 3 => (code, code),
                 _ => return Err(entry.to_owned()),
             };
             (first..=last).for_each(|code| set.put(code, adds));
@@ -419,53 +488,4 @@ impl std::fmt::Debug for StatusSet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(entries: &[&str]) -> StatusSet {
-        StatusSet::parse(entries).expect("valid entries")
-    }
-
-    fn has(set: &StatusSet, code: u16) -> bool {
-        set.contains(StatusCode::from_u16(code).expect("a status"))
-    }
-
-    #[test]
-    fn statuses_are_read_left_to_right() {
-        let kept = set(&["2xx", "4xx", "!429", "!401"]);
-        for (code, wanted) in [
-            (200, true),
-            (299, true),
-            (404, true),
-            (429, false),
-            (401, false),
-            (500, false),
-        ] {
-            assert_eq!(has(&kept, code), wanted, "{code}");
-        }
-        assert!(has(&set(&["!429", "4xx"]), 429), "what comes later wins");
-        assert!(!has(&StatusSet::EMPTY, 200));
-    }
-
-    #[test]
-    fn what_is_no_status_is_named() {
-        for bad in [
-            "6xx", "0xx", "99", "600", "2XX", "", "!", "!!200", "+20", "xx",
-        ] {
-            assert_eq!(StatusSet::parse(&["2xx", bad]), Err(bad.to_owned()));
-        }
-    }
-
-    #[test]
-    fn json_pointers_are_unescaped() {
-        let tokens = |text: &str| JsonPointer::parse(text).map(|p| p.tokens().to_vec());
-        assert_eq!(tokens(""), Some(vec![]));
-        assert_eq!(
-            tokens("/a~1b/~0~01/"),
-            Some(vec!["a/b".into(), "~~1".into(), String::new()])
-        );
-        for bad in ["a", "/a~", "/~2"] {
-            assert_eq!(tokens(bad), None, "{bad}");
-        }
-    }
-}
+mod tests;

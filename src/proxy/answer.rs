@@ -57,7 +57,7 @@ impl Answer {
     ) -> Self {
         let (media_type, body) = problem.body(errors, record);
         let mut response = Response::new(AnswerBody::whole(body));
-        *response.status_mut() = problem.status();
+        *response.status_mut() = problem.status(errors);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

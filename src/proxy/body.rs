@@ -2,11 +2,12 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
 
 use crate::upstream::UpstreamBody;
 
@@ -24,7 +25,41 @@ pub enum AnswerBody {
         /// What follows.
         rest: UpstreamBody,
     },
+    /// As an execution hands it on, which reads to the end whatever becomes of the client.
+    Piped(Pipe),
 }
+
+/// Why an answer's body did not come whole; its client's connection then breaks off too.
+#[derive(Debug, thiserror::Error)]
+pub enum CutOff {
+    /// The upstream's did.
+    #[error(transparent)]
+    Upstream(#[from] hyper::Error),
+    /// The execution gave it up.
+    #[error("the rest of the answer was given up")]
+    GivenUp,
+}
+
+/// The client's end of a pipe.
+#[derive(Debug)]
+pub struct Pipe {
+    pieces: mpsc::Receiver<Piece>,
+    ended: bool,
+}
+
+/// What goes through a pipe.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// A part of the body.
+    Frame(Frame<Bytes>),
+    /// It is whole.
+    End,
+    /// It broke off.
+    Broken(hyper::Error),
+}
+
+/// So many pieces may wait in a pipe for a client that reads slowly.
+const PIPE_LENGTH: usize = 4;
 
 impl AnswerBody {
     /// A body at hand.
@@ -32,23 +67,48 @@ impl AnswerBody {
     pub fn whole(body: Bytes) -> Self {
         Self::Whole((!body.is_empty()).then_some(body))
     }
+
+    /// A body that comes through a pipe, and the pipe's other end. A pipe that is dropped before [`Piece::End`] breaks the body off.
+    pub(super) fn piped() -> (mpsc::Sender<Piece>, Self) {
+        let (sender, pieces) = mpsc::channel(PIPE_LENGTH);
+        let ended = false;
+        (sender, Self::Piped(Pipe { pieces, ended }))
+    }
+}
+
+impl Pipe {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let piece = ready!(self.pieces.poll_recv(cx));
+        let frame = match piece {
+            Some(Piece::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+            Some(Piece::End) => None,
+            Some(Piece::Broken(error)) => Some(Err(error.into())),
+            None => Some(Err(CutOff::GivenUp)),
+        };
+        self.ended = true;
+        Poll::Ready(frame)
+    }
 }
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = CutOff;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Self::Streamed(rest) => Pin::new(rest).poll_frame(cx),
+            Self::Streamed(rest) => upstream_frame(rest, cx),
             Self::Resumed { read, rest } => match read.pop() {
                 Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
-                None => Pin::new(rest).poll_frame(cx),
+                None => upstream_frame(rest, cx),
             },
+            Self::Piped(pipe) => pipe.poll_frame(cx),
         }
     }
 
@@ -57,6 +117,7 @@ impl Body for AnswerBody {
             Self::Whole(body) => body.is_none(),
             Self::Streamed(rest) => rest.is_end_stream(),
             Self::Resumed { read, rest } => read.is_empty() && rest.is_end_stream(),
+            Self::Piped(pipe) => pipe.ended,
         }
     }
 
@@ -71,8 +132,18 @@ impl Body for AnswerBody {
                     None => SizeHint::default(),
                 }
             }
+            Self::Piped(_) => SizeHint::default(),
         }
     }
+}
+
+fn upstream_frame(
+    body: &mut UpstreamBody,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+    Pin::new(body)
+        .poll_frame(cx)
+        .map(|frame| frame.map(|frame| frame.map_err(CutOff::Upstream)))
 }
 
 /// The pieces of a body until it is whole. One piece is never copied.

@@ -4,10 +4,10 @@
 //! those who joined. No client's connection is part of it. Dropping its future (the runtime goes away) drops the claim: the
 //! outcome is unknown once the lease has run out.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, header::TRAILER, request, response};
+use http::{Request, Response, header::TRAILER, request, response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::{
@@ -17,27 +17,26 @@ use tokio::{
 
 use super::{
     Worker,
-    answer::{expires, mark},
     body::{AnswerBody, Pieces},
-    forward::{outgoing_head, passed_head},
+    finish::{Finish, Live},
+    forward::{not_switched, outgoing_head, passed_head},
     keyed::{Keyed, Start},
+    settle::Settling,
 };
 use crate::{
     config::Route,
     core::{
         fingerprint::Fingerprint,
-        headers::{is_bodyless, kept_for_replay},
         outcome::{Failure, Verdict, judge},
-        policy::{Policy, ReplayHeaders, Terms},
+        policy::Policy,
         problem::Problem,
-        record::{NotRetained, RecordId, State, StoredAnswer},
-        transition::Settlement,
+        record::{NotRetained, RecordId},
     },
-    flight::{Landing, Seat},
+    flight::Seat,
     limit::Permit,
-    store::{Claim, Held, Settled, Unsettled},
+    store::{Claim, Held},
     tasks::caught,
-    telemetry::metrics::{Outcome, RouteMetrics, SettledAs, StatusClass},
+    telemetry::metrics::{Outcome, RouteMetrics, StatusClass},
     upstream::{OutgoingBody, Pool, SendFailure, UpstreamBody},
 };
 
@@ -75,14 +74,8 @@ pub(super) struct Execution {
 enum Called {
     /// An answer within `max_response_body`.
     Whole(response::Parts, Bytes, Verdict),
-    /// An answer that is not kept: what was read of it, and the rest.
-    Live(
-        response::Parts,
-        Vec<Bytes>,
-        UpstreamBody,
-        Verdict,
-        NotRetained,
-    ),
+    /// An answer that is not kept.
+    Live(Live),
     /// No usable answer.
     Failed(Failure),
 }
@@ -165,11 +158,14 @@ impl Execution {
 
         let late = started.elapsed() >= pool.upstream().response_timeout;
         let finish = Finish {
-            worker: &worker,
-            route: &route,
-            metrics,
-            id,
-            late,
+            settling: Settling {
+                worker: &worker,
+                route: &route,
+                metrics,
+                id,
+                late,
+            },
+            deadline,
             first,
             seat,
         };
@@ -178,9 +174,7 @@ impl Execution {
             Called::Whole(parts, body, verdict) => {
                 finish.whole(claim, &method, parts, body, verdict).await;
             }
-            Called::Live(parts, read, rest, verdict, why) => {
-                finish.live(claim, parts, read, rest, verdict, why).await;
-            }
+            Called::Live(live) => finish.live(claim, live).await,
         }
     }
 }
@@ -197,7 +191,7 @@ async fn call(
 ) -> Called {
     let sent = Instant::now();
     let (answered, ()) = tokio::join!(
-        pool.send(request),
+        async { pool.send(request).await.and_then(not_switched) },
         canonicalise(fingerprint, worker, room.units())
     );
     let class = StatusClass::from(answered.as_ref().ok().map(Response::status));
@@ -215,7 +209,14 @@ async fn call(
     passed_head(&mut parts);
     let verdict = judge(policy, parts.status, &parts.headers);
     if let Verdict::Stream(why) = verdict {
-        return Called::Live(parts, Vec::new(), body, verdict, why);
+        let read = Vec::new();
+        return Called::Live(Live {
+            parts,
+            read,
+            rest: body,
+            verdict,
+            why,
+        });
     }
     read_answer(parts, body, verdict, policy.max_response_body, room).await
 }
@@ -238,6 +239,22 @@ async fn canonicalise(fingerprint: &Arc<Fingerprint>, worker: &Worker, size: usi
 /// A body of so many bytes is canonicalised without making others wait noticeably.
 const AT_ONCE: usize = 64 * 1024;
 
+fn too_large(
+    parts: response::Parts,
+    read: Vec<Bytes>,
+    rest: UpstreamBody,
+    verdict: Verdict,
+) -> Live {
+    let why = NotRetained::TooLarge;
+    Live {
+        parts,
+        read,
+        rest,
+        verdict,
+        why,
+    }
+}
+
 async fn read_answer(
     parts: response::Parts,
     mut body: UpstreamBody,
@@ -251,7 +268,7 @@ async fn read_answer(
         .map_or(Ok(0), usize::try_from)
         .unwrap_or(usize::MAX);
     if announced > limit {
-        return Called::Live(parts, Vec::new(), body, verdict, NotRetained::TooLarge);
+        return Called::Live(too_large(parts, Vec::new(), body, verdict));
     }
     let request_bytes = room.units();
     let mut pieces = Pieces::default();
@@ -265,13 +282,7 @@ async fn read_answer(
             }
         };
         if pieces.len() + data.len() > limit {
-            return Called::Live(
-                parts,
-                vec![data, pieces.whole()],
-                body,
-                verdict,
-                NotRetained::TooLarge,
-            );
+            return Called::Live(too_large(parts, vec![data, pieces.whole()], body, verdict));
         }
         room.force_to(request_bytes + pieces.len() + data.len());
         pieces.push(data, announced);
@@ -281,7 +292,7 @@ async fn read_answer(
 
 /// Runs `work` and renews the claim every third of its lease meanwhile. A claim that is lost does not end the work: its client still
 /// gets its answer.
-async fn renewed<F: Future>(
+pub(super) async fn renewed<F: Future>(
     worker: &Worker,
     claim: &Claim,
     policy: &Policy,
@@ -308,189 +319,3 @@ async fn renewed<F: Future>(
         }
     }
 }
-
-/// The end of an execution: the record first, then whoever waits.
-struct Finish<'a> {
-    worker: &'a Arc<Worker>,
-    route: &'a Route,
-    metrics: &'a RouteMetrics,
-    id: RecordId,
-    late: bool,
-    first: oneshot::Sender<First>,
-    seat: Seat,
-}
-
-impl Finish<'_> {
-    async fn failed(self, claim: Claim, failure: Failure) {
-        let problem = match failure {
-            Failure::NotSent => Problem::UpstreamUnreachable,
-            Failure::MaybeSent => Problem::UpstreamFailed,
-            Failure::TimedOut => Problem::UpstreamTimeout,
-        };
-        let late = false; // there is no answer that could be
-        Self { late, ..self }
-            .fail(claim, failure.settlement(), problem)
-            .await;
-    }
-
-    async fn fail(self, claim: Claim, settlement: Settlement, problem: Problem) {
-        self.settle(claim, settlement).await;
-        self.seat.land(Landing::Failed(problem.clone()));
-        // Whoever is gone needs no answer.
-        let _ = self.first.send(First::Failed(problem));
-    }
-
-    async fn whole(
-        self,
-        claim: Claim,
-        method: &Method,
-        parts: response::Parts,
-        body: Bytes,
-        verdict: Verdict,
-    ) {
-        let policy = &*self.route.policy;
-        let bodyless = is_bodyless(method, parts.status);
-        let rule = match verdict {
-            Verdict::Keep | Verdict::Stream(_) => &policy.replay_headers,
-            // An answer that is not stored is shared as it is, but for what is the first client's alone.
-            Verdict::Release | Verdict::Unknown => &ReplayHeaders::EndToEnd,
-        };
-        let kept = kept_for_replay(&parts.headers, rule, bodyless);
-        let answer = StoredAnswer::capture(parts.status, &kept, &body);
-        // From here on there is one copy of the body, in a buffer of its own.
-        let body = Bytes::clone(answer.body());
-        let mut response = Response::from_parts(parts, AnswerBody::whole(body));
-        let settlement = match verdict {
-            Verdict::Keep | Verdict::Stream(_) => Settlement::Complete(answer.clone()),
-            Verdict::Release => Settlement::Release,
-            Verdict::Unknown => Settlement::Unknown,
-        };
-        let settled = self.settle(claim, settlement).await;
-        let (landing, outcome) = match settled {
-            Some(Settled::Kept(record))
-                if matches!(record.state, State::Complete(_) | State::Tombstone { .. }) =>
-            {
-                mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
-                expires(response.headers_mut(), policy, record.expires_at);
-                let landing = match record.state {
-                    State::Complete(_) => Landing::Complete(record),
-                    _ => Landing::Tombstone {
-                        status: response.status(),
-                        expires_at: record.expires_at,
-                    },
-                };
-                (landing, Outcome::Miss)
-            }
-            Some(Settled::Kept(_) | Settled::Released | Settled::Lost) | None => {
-                mark(response.headers_mut(), policy, None);
-                (Landing::Shared(Arc::new(answer)), Outcome::Released)
-            }
-        };
-        self.seat.land(landing);
-        let _ = self.first.send(First::Answer {
-            response: Box::new(response),
-            outcome,
-        });
-    }
-
-    async fn live(
-        self,
-        claim: Claim,
-        parts: response::Parts,
-        read: Vec<Bytes>,
-        rest: UpstreamBody,
-        verdict: Verdict,
-        why: NotRetained,
-    ) {
-        let policy = &*self.route.policy;
-        let status = parts.status;
-        let mut response = Response::from_parts(parts, AnswerBody::Resumed { read, rest });
-        let settlement = match verdict {
-            Verdict::Keep | Verdict::Stream(_) => Settlement::Tombstone { status, why },
-            Verdict::Release => Settlement::Release,
-            Verdict::Unknown => Settlement::Unknown,
-        };
-        let (landing, outcome) = match self.settle(claim, settlement).await {
-            Some(Settled::Kept(record)) if matches!(record.state, State::Tombstone { .. }) => {
-                mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
-                expires(response.headers_mut(), policy, record.expires_at);
-                let expires_at = record.expires_at;
-                (Landing::Tombstone { status, expires_at }, Outcome::Miss)
-            }
-            Some(Settled::Kept(_) | Settled::Released | Settled::Lost) | None => {
-                mark(response.headers_mut(), policy, None);
-                (Landing::TooLarge, Outcome::Released)
-            }
-        };
-        self.seat.land(landing);
-        // The rest is the first client's and ends with it: if it is gone, the answer is dropped here and its connection closed.
-        let _ = self.first.send(First::Answer {
-            response: Box::new(response),
-            outcome,
-        });
-    }
-
-    /// Settles the record; counted by what it became. `None`: the store would not take it now; it is asked again behind the
-    /// answer, for as long as the claim holds.
-    async fn settle(&self, claim: Claim, settlement: Settlement) -> Option<Settled> {
-        let terms = self.route.policy.terms;
-        match self
-            .worker
-            .proxy
-            .records
-            .settle(claim, settlement, &terms)
-            .await
-        {
-            Ok(settled) => {
-                self.count(&settled);
-                Some(settled)
-            }
-            Err(unsettled) => {
-                tracing::warn!(record = %self.id.short(), error = %unsettled, "a record could not be settled; trying again");
-                let again = settle_again(Arc::clone(self.worker), unsettled, terms);
-                self.worker.executions.spawn(again);
-                None
-            }
-        }
-    }
-
-    fn count(&self, settled: &Settled) {
-        let settled_as = match settled {
-            Settled::Lost => {
-                self.metrics.claim_lost();
-                tracing::warn!(record = %self.id.short(), "a claim was lost before its call ended; nothing was written");
-                return;
-            }
-            _ if self.late => SettledAs::Late,
-            Settled::Released => SettledAs::Released,
-            Settled::Kept(record) => match record.state {
-                State::Complete(_) => SettledAs::Complete,
-                State::Tombstone { .. } => SettledAs::Tombstone,
-                State::Unknown { .. } | State::InFlight { .. } | State::Expired => {
-                    SettledAs::Unknown
-                }
-            },
-        };
-        self.metrics.settled(settled_as);
-    }
-}
-
-/// Settles a claim that the store would not take at first, for as long as the claim can be renewed.
-async fn settle_again(worker: Arc<Worker>, mut unsettled: Unsettled, terms: Terms) {
-    loop {
-        sleep(RETRY_SETTLE).await;
-        let Unsettled {
-            claim, settlement, ..
-        } = unsettled;
-        if let Ok(Held::Lost) = worker.proxy.records.renew(&claim, &terms).await {
-            return; // somebody else has the key: the lease had run out
-        }
-        match worker.proxy.records.settle(claim, settlement, &terms).await {
-            Ok(_) => return,
-            Err(again) => unsettled = again,
-        }
-    }
-}
-
-/// How long after a store refused a settlement it is asked again.
-const RETRY_SETTLE: Duration = Duration::from_millis(200);

@@ -1,6 +1,6 @@
 //! Passing through: both directions stream, and nothing is kept.
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
 use http::{
     HeaderValue, Request, Response, Version,
@@ -16,7 +16,7 @@ use crate::{
     config::{self, HostHeader},
     core::{headers, policy::Errors, problem::Problem},
     telemetry::metrics::{Outcome, StatusClass},
-    upstream::{OutgoingBody, Pool, SendFailure, Upload, UpstreamBody},
+    upstream::{MaybeSent, OutgoingBody, Pool, SendFailure, Upload, UploadStage, UpstreamBody},
 };
 use http_body::Body as _;
 
@@ -47,16 +47,12 @@ pub(super) async fn forward(
         errors,
         outcome,
     } = through;
-    let failed = |problem: &Problem| {
+    let problem = |problem: &Problem, outcome| {
         use crate::store::clock::Clock as _;
-        Answer::problem(
-            problem,
-            Outcome::UpstreamFailure,
-            errors,
-            None,
-            worker.proxy.clock.now(),
-        )
+        Answer::problem(problem, outcome, errors, None, worker.proxy.clock.now())
     };
+    let failed = |why: &Problem| problem(why, Outcome::UpstreamFailure);
+    let refused = |why: &Problem| problem(why, Outcome::BadRequest);
     let Some(pool) = worker.pools.get(upstream) else {
         return failed(&Problem::UpstreamUnreachable); // checked when it was configured
     };
@@ -76,7 +72,9 @@ pub(super) async fn forward(
     };
     let sent = Instant::now();
     let call = std::pin::pin!(pool.send(Request::from_parts(parts, body)));
-    let answered = head_in_time(pool, call, upload.as_deref(), sent).await;
+    let body_timeout = worker.proxy.body_timeout;
+    let answered = head_in_time(pool, call, upload.as_deref(), body_timeout, sent).await;
+    let answered = answered.map(|sent| sent.and_then(not_switched));
     let status = match &answered {
         Ok(Ok(response)) => Some(response.status()),
         Ok(Err(_)) | Err(TimedOut) => None,
@@ -95,16 +93,27 @@ pub(super) async fn forward(
         }
         Ok(Err(failure)) => {
             tracing::debug!(upstream = pool.upstream().name, %failure, "an unkeyed call failed");
-            match failure {
-                SendFailure::NotSent(_) => failed(&Problem::UpstreamUnreachable),
-                SendFailure::MaybeSent(_) if upload.is_some_and(|upload| upload.is_broken()) => {
-                    failed(&Problem::RequestTimeout)
+            match (failure, upload.map(|upload| upload.stage())) {
+                (_, Some(UploadStage::Stalled)) => refused(&Problem::RequestTimeout),
+                (_, Some(UploadStage::Broken)) => {
+                    refused(&Problem::BadRequest("The request's body is broken."))
                 }
-                SendFailure::MaybeSent(_) => failed(&Problem::UpstreamFailed),
+                (SendFailure::NotSent(_), _) => failed(&Problem::UpstreamUnreachable),
+                (SendFailure::MaybeSent(_), _) => failed(&Problem::UpstreamFailed),
             }
         }
         Err(TimedOut) => failed(&Problem::UpstreamTimeout),
     }
+}
+
+/// Refuses an answer that would switch protocols: nobody has asked for that, for `Upgrade` ends at this hop.
+pub(super) fn not_switched(
+    answer: Response<UpstreamBody>,
+) -> Result<Response<UpstreamBody>, SendFailure> {
+    if answer.status().is_informational() {
+        return Err(SendFailure::MaybeSent(MaybeSent::switched_protocols()));
+    }
+    Ok(answer)
 }
 
 /// What [`Pool::send`] comes to.
@@ -112,25 +121,39 @@ type Sent = Result<Response<UpstreamBody>, SendFailure>;
 
 struct TimedOut;
 
-/// The answer's head, if it comes within `response_timeout` of the end of the upload, which began at `sent`.
+/// The answer's head, if it comes in time: within `response_timeout` of the end of the upload that began at `sent`. While the upload goes
+/// on, each piece of it has `body_timeout` to be taken, so that an upstream which does not read is given up too.
 async fn head_in_time(
     pool: &Pool,
     mut call: Pin<&mut impl Future<Output = Sent>>,
     upload: Option<&Upload>,
+    body_timeout: Duration,
     sent: Instant,
 ) -> Result<Sent, TimedOut> {
     let limit = pool.upstream().response_timeout;
-    let mut deadline = sent + limit;
+    let due = || match upload.map(Upload::stage) {
+        None | Some(UploadStage::NotBegun) => sent + limit,
+        Some(UploadStage::Going(last)) => last + body_timeout + GRACE,
+        Some(UploadStage::Ended(at)) => at + limit,
+        // The call ends by itself: its body has failed.
+        Some(UploadStage::Stalled | UploadStage::Broken) => Instant::now() + GRACE,
+    };
     loop {
-        let uploading = upload.is_some_and(|upload| !upload.has_ended());
+        // While it is uploaded it may become due earlier than it looks now, so that it is looked at again.
+        let deadline = match upload {
+            None => due(),
+            Some(_) => due().min(Instant::now() + body_timeout),
+        };
         match pool.response_timers().within(deadline, call.as_mut()).await {
             Some(answered) => return Ok(answered),
-            // A long upload is not a slow answer; one that stalls is cut by `body_timeout`.
-            None if uploading => deadline = Instant::now() + limit,
+            None if due() > Instant::now() => {}
             None => return Err(TimedOut),
         }
     }
 }
+
+/// By so much a client that stalls is told first, where it and the upstream have the same time.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// Makes a client's head the one that the upstream gets: one hop further, HTTP/1.1, origin-form, its path and query untouched.
 pub(super) fn outgoing_head(
@@ -145,11 +168,11 @@ pub(super) fn outgoing_head(
         HostHeader::Preserve => parts.uri.authority().map(http::uri::Authority::as_str),
     };
     let host = host.and_then(|host| HeaderValue::from_str(host).ok());
-    headers::forward_request(&mut parts.headers, &peer.arrival);
-    headers::add_hop(&mut parts.headers, &worker.proxy.hop);
     if let Some(host) = host {
         parts.headers.insert(HOST, host);
     }
+    headers::forward_request(&mut parts.headers, &peer.arrival);
+    headers::add_hop(&mut parts.headers, &worker.proxy.hop);
     if parts.uri.authority().is_some() {
         let target = parts.uri.path_and_query().cloned();
         parts.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));

@@ -16,12 +16,11 @@ use super::{
     answer::{self, Answer},
     body::Pieces,
     execute::{Execution, First},
-    replay_auth,
+    read_away, replay_auth,
 };
 use crate::{
     config::Route,
     core::{
-        caller,
         fingerprint::{self, Fingerprint},
         key::Key,
         policy::{InFlight, MismatchInFlight, Policy, Scope},
@@ -67,13 +66,16 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Answer {
     let (parts, incoming) = request.into_parts();
-    let id = match identify(worker, &keyed, &parts) {
+    let id = match identify(worker, &keyed, &parts).await {
         Ok(id) => id,
-        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, None),
+        Err(refusal) => {
+            read_away(Request::from_parts(parts, incoming)).await;
+            return worker.refused(&keyed.route.policy, &refusal, None);
+        }
     };
     let buffered = match read_body(worker, &keyed, &parts, incoming).await {
         Ok(buffered) => buffered,
-        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, Some(id.short())),
+        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, None),
     };
     let length = buffered.body.len() as u64;
     let visit = Visit {
@@ -88,11 +90,12 @@ pub(super) async fn answer(
 }
 
 /// The name of the record, if the caller may have one.
-fn identify(worker: &Worker, keyed: &Keyed<'_>, parts: &Parts) -> Result<RecordId, Refusal> {
+async fn identify(worker: &Worker, keyed: &Keyed<'_>, parts: &Parts) -> Result<RecordId, Refusal> {
     let proxy = &worker.proxy;
     let policy = &keyed.route.policy;
-    let address = caller::client_address(keyed.peer.address, &parts.headers, &proxy.trusted);
-    let caller = caller::identify(&policy.identity, &parts.headers, &caller::Peer { address })
+    let caller = proxy
+        .caller(&policy.identity, keyed.peer, &parts.headers)
+        .await
         .map_err(|_| (Problem::CallerMissing, Outcome::CallerMissing))?;
     if matches!(proxy.records.store(), Stores::None) {
         return Err((Problem::NoStore, Outcome::NoStore));
@@ -130,7 +133,9 @@ async fn read_body(
     if announced > limit {
         return Err(too_large());
     }
+    // What is announced has to fit now, but only what comes is counted: heads without bodies take nobody's room.
     let mut room = proxy.buffered.take(announced).ok_or_else(overloaded)?;
+    room.shrink_to(0);
     let mut print = fingerprint::Builder::new(
         &keyed.route.policy.fingerprint,
         &parts.method,

@@ -6,17 +6,22 @@
 
 mod answer;
 mod body;
+mod caller;
 mod execute;
+mod finish;
 mod forward;
 mod keyed;
 mod policy_page;
 mod records;
 mod replay_auth;
+mod settle;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, Method, Request, Response};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, header::EXPECT};
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use tokio::time::Instant;
@@ -25,7 +30,11 @@ use self::{
     answer::Answer,
     forward::{Through, forward},
 };
-pub use self::{body::AnswerBody, policy_page::PolicyPage, records::Records};
+pub use self::{
+    body::{AnswerBody, CutOff, Pipe},
+    policy_page::PolicyPage,
+    records::Records,
+};
 use crate::{
     config::Route,
     core::{
@@ -37,6 +46,7 @@ use crate::{
         problem::Problem,
     },
     flight::Flights,
+    identity::Verifier,
     limit::Limit,
     route::{Match, Router},
     store::clock::{Clock as _, SystemClock},
@@ -80,6 +90,8 @@ pub struct Proxy {
     pub trusted: Vec<IpNet>,
     /// The published policy; `None`: it is not published.
     pub policy_page: Option<PolicyPage>,
+    /// Who verifies tokens; an identity holds an index into this list.
+    pub verifiers: Vec<Arc<Verifier>>,
     /// What is counted.
     pub metrics: Metrics,
     /// One line a request.
@@ -153,7 +165,10 @@ impl Worker {
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let (route, course) = self.dispatch(&request, &peer, &path);
         let answer = match course {
-            Course::Answered(answer) => *answer,
+            Course::Answered(answer) => {
+                read_away(request).await;
+                *answer
+            }
             Course::Through(through) => forward(&self, through, request, &peer).await,
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
@@ -235,8 +250,8 @@ impl Worker {
             return through(Outcome::Unkeyed);
         }
         match key::find(policy, request.headers()) {
-            Err(fault) => self.refuse(
-                &Problem::KeyInvalid(fault),
+            Err(refused) => self.refuse(
+                &Problem::KeyInvalid(refused),
                 Some(route),
                 Outcome::KeyInvalid,
             ),
@@ -250,7 +265,12 @@ impl Worker {
             Ok(KeyFound::Absent | KeyFound::Bypassed)
                 if key::required(policy, request.headers()) =>
             {
-                self.refuse(&Problem::KeyMissing, Some(route), Outcome::KeyMissing)
+                let carrier = policy.key_carrier();
+                self.refuse(
+                    &Problem::KeyMissing { carrier },
+                    Some(route),
+                    Outcome::KeyMissing,
+                )
             }
             Ok(KeyFound::Absent) => through(Outcome::Unkeyed),
             Ok(KeyFound::Bypassed) => through(Outcome::Bypass),
@@ -281,19 +301,19 @@ impl Worker {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Some(Problem::MethodNotAllowed);
         }
-        if let Err(why) = framing::check(
-            request.version(),
-            request.headers(),
-            &self.proxy.key_headers,
-        ) {
+        if let Err(why) = framing::check(request.version(), request.headers(), &self.proxy.acted_on)
+        {
             return Some(Problem::BadRequest(why));
         }
-        let target = request
-            .uri()
-            .path_and_query()
-            .map_or(0, |target| target.as_str().len());
-        if target > self.proxy.max_target_bytes {
+        let target = request.uri().path_and_query();
+        let target = target.map_or("", |target| target.as_str());
+        if target.len() > self.proxy.max_target_bytes {
             return Some(Problem::TargetTooLong);
+        }
+        if !target.is_ascii() {
+            return Some(Problem::BadRequest(
+                "A target is ASCII; other characters are percent-encoded (RFC 3986, section 2.1).",
+            ));
         }
         if headers::has_hop(request.headers(), &self.proxy.hop) {
             return Some(Problem::LoopDetected);
@@ -308,3 +328,33 @@ impl Worker {
         Course::Answered(Box::new(answer))
     }
 }
+
+/// Reads the body of a request that is refused, if it is short: its connection can then serve the next request. A long one ends its
+/// connection, and so does one that its client still holds back for a 100.
+async fn read_away(request: Request<Incoming>) {
+    if request.headers().contains_key(EXPECT) {
+        return;
+    }
+    let mut body = request.into_body();
+    let announced = body.size_hint().exact().unwrap_or(0);
+    let mut left = SHORT_BODY;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    if announced <= SHORT_BODY {
+        // What does not come in time is not waited for.
+        let _ = tokio::time::timeout(SHORT_WAIT, reading).await;
+    }
+}
+
+/// A refused body of so many bytes is read to its end.
+const SHORT_BODY: u64 = 64 * 1024;
+
+/// And so long it may take.
+const SHORT_WAIT: Duration = Duration::from_secs(1);

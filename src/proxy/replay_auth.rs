@@ -202,6 +202,7 @@ mod tests {
                 CallerPart::PeerIp,
             ],
             missing: MissingCaller::Reject,
+            jwt: None,
         };
         let carried = credentials(&identity, &asking);
         let mut names: Vec<&str> = carried.keys().map(HeaderName::as_str).collect();

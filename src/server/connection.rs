@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::{
     core::{policy::Errors, problem::Problem},
     net::Stream,
-    proxy::{AnswerBody, Peer, Worker},
+    proxy::{AnswerBody, CutOff, Peer, Worker},
     server::{drain::Drain, head_timer::HeadTimer},
 };
 
@@ -32,9 +32,6 @@ pub struct Settings {
     /// `max_head_bytes`
     pub max_head_bytes: usize,
 }
-
-/// More header lines than that are 431, whatever their size.
-const MAX_HEADERS: usize = 200;
 
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
@@ -67,7 +64,6 @@ pub async fn serve(
         http1::Builder::new()
             .timer(HeadTimer(Arc::clone(&worker.heads)))
             .header_read_timeout(settings.head_timeout)
-            .max_headers(MAX_HEADERS)
             .max_header_size(settings.max_head_bytes)
             .max_buf_size(settings.max_head_bytes.max(MIN_BUFFER))
             // Dates are the upstream's; the proxy's own errors have one.
@@ -135,12 +131,12 @@ struct Tracked {
 
 impl Body for Tracked {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = CutOff;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         Pin::new(&mut self.get_mut().body).poll_frame(cx)
     }
 
@@ -161,7 +157,8 @@ pub async fn refuse(mut stream: Stream, errors: &Errors) {
     let link = errors.link.as_ref().and_then(|link| link.to_str().ok());
     let link = link.map_or_else(String::new, |link| format!("Link: {link}\r\n"));
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\n{link}Connection: close\r\n\r\n",
+        "HTTP/1.1 {}\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\n{link}Connection: close\r\n\r\n",
+        problem.status(errors),
         body.len(),
         problem.retry_after().unwrap_or(1),
     );

@@ -17,6 +17,21 @@ pub trait Clock: Debug + Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
+/// The wall clock's time, which may be set: for what others have dated, and for nothing that is kept.
+#[must_use]
+pub fn wall() -> Timestamp {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place where the wall clock is read"
+    )]
+    let wall = SystemTime::now();
+    // A wall clock before 1970 is wrong anyway; records need an order of time, not the date.
+    let since_epoch = wall
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_millis(0).after(since_epoch)
+}
+
 /// The system's time: the wall clock is read once, at start, and from there on only the monotonic clock counts. So
 /// a step of the wall clock neither expires a record nor revives one; what it shows drifts from the wall by the
 /// steps made since the start.
@@ -30,18 +45,9 @@ impl SystemClock {
     /// A clock that starts at the wall clock's time.
     #[must_use]
     pub fn start() -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one place where the wall clock is read"
-        )]
-        let wall = SystemTime::now();
-        // A wall clock before 1970 is wrong anyway; records need an order of time, not the date.
-        let since_epoch = wall
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
         Self {
             started: Instant::now(),
-            started_at: Timestamp::from_millis(0).after(since_epoch),
+            started_at: wall(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -36,24 +36,66 @@ pub struct Streamed {
 }
 
 /// How far a streamed request body is, seen from outside while hyper has it.
-#[derive(Debug, Default)]
-pub struct Upload(AtomicU8);
+#[derive(Debug)]
+pub struct Upload {
+    started: Instant,
+    /// When the last piece was taken, in milliseconds after `started`; `0`: none was yet.
+    taken_ms: AtomicU64,
+    stage: AtomicU8,
+}
 
-// 0 while it runs.
+/// Where an upload stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadStage {
+    /// Nothing of it has been asked for yet: the connection is still being made.
+    NotBegun,
+    /// It goes on; the last piece was taken at this point.
+    Going(Instant),
+    /// It has gone out whole, at this point.
+    Ended(Instant),
+    /// The client did not send the next piece in time.
+    Stalled,
+    /// The client went away in the middle of it, or its framing broke.
+    Broken,
+}
+
+// The values of `Upload::stage`; it goes up only.
+const GOING: u8 = 0;
 const ENDED: u8 = 1;
-const BROKEN: u8 = 2;
+const STALLED: u8 = 2;
+const BROKEN: u8 = 3;
 
 impl Upload {
-    /// Whether the whole body has gone out.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.0.load(Ordering::Acquire) == ENDED
+    fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            taken_ms: AtomicU64::new(0),
+            stage: AtomicU8::new(GOING),
+        }
     }
 
-    /// Whether the client stalled or went away in the middle of it.
+    /// Where it stands now.
     #[must_use]
-    pub fn is_broken(&self) -> bool {
-        self.0.load(Ordering::Acquire) == BROKEN
+    pub fn stage(&self) -> UploadStage {
+        let taken_ms = self.taken_ms.load(Ordering::Acquire);
+        let last = self.started + Duration::from_millis(taken_ms);
+        match self.stage.load(Ordering::Acquire) {
+            GOING if taken_ms == 0 => UploadStage::NotBegun,
+            GOING => UploadStage::Going(last),
+            ENDED => UploadStage::Ended(last),
+            STALLED => UploadStage::Stalled,
+            _ => UploadStage::Broken,
+        }
+    }
+
+    fn took_a_piece(&self) {
+        let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.taken_ms.store(elapsed.max(1), Ordering::Release);
+    }
+
+    fn becomes(&self, stage: u8) {
+        self.took_a_piece();
+        self.stage.store(stage, Ordering::Release);
     }
 }
 
@@ -87,7 +129,7 @@ impl OutgoingBody {
     /// A client's body as it comes, each piece within `body_timeout`.
     #[must_use]
     pub fn streamed(incoming: Incoming, body_timeout: Duration) -> (Self, Arc<Upload>) {
-        let upload = Arc::new(Upload::default());
+        let upload = Arc::new(Upload::new());
         let streamed = Streamed {
             incoming,
             pause: Pause::new(body_timeout),
@@ -109,13 +151,13 @@ impl Body for OutgoingBody {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Self::Streamed(streamed) => {
                 let frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
+                let upload = &streamed.upload;
                 match &frame {
-                    None => streamed.upload.0.store(ENDED, Ordering::Release),
-                    Some(Err(_)) => streamed.upload.0.store(BROKEN, Ordering::Release),
-                    Some(Ok(_)) if streamed.incoming.is_end_stream() => {
-                        streamed.upload.0.store(ENDED, Ordering::Release);
-                    }
-                    Some(Ok(_)) => {}
+                    None => upload.becomes(ENDED),
+                    Some(Err(Incomplete::Stalled)) => upload.becomes(STALLED),
+                    Some(Err(Incomplete::Broken(_))) => upload.becomes(BROKEN),
+                    Some(Ok(_)) if streamed.incoming.is_end_stream() => upload.becomes(ENDED),
+                    Some(Ok(_)) => upload.took_a_piece(),
                 }
                 Poll::Ready(frame)
             }

@@ -8,7 +8,7 @@ mod connect;
 mod pool;
 mod sent;
 
-pub use body::{Incomplete, OutgoingBody, Upload, UpstreamBody};
+pub use body::{Incomplete, OutgoingBody, Upload, UploadStage, UpstreamBody};
 pub(crate) use body::{Pause, next_piece};
 pub use pool::Pool;
 pub(crate) use pool::SWEEP_EVERY;

@@ -17,7 +17,13 @@ pub struct NotSent(Cause);
 
 /// A request that was started and got no usable answer; why.
 #[derive(Debug)]
-pub struct MaybeSent(hyper::Error);
+pub struct MaybeSent(Started);
+
+#[derive(Debug)]
+enum Started {
+    NoAnswer(hyper::Error),
+    SwitchedProtocols,
+}
 
 #[derive(Debug)]
 enum Cause {
@@ -47,7 +53,13 @@ impl NotSent {
 impl MaybeSent {
     /// The request went into a connection and did not come back.
     pub(super) fn new(error: hyper::Error) -> Self {
-        Self(error)
+        Self(Started::NoAnswer(error))
+    }
+
+    /// The upstream answered by switching to a protocol that nobody had asked for.
+    #[must_use]
+    pub fn switched_protocols() -> Self {
+        Self(Started::SwitchedProtocols)
     }
 }
 
@@ -74,6 +86,9 @@ impl fmt::Display for NotSent {
 
 impl fmt::Display for MaybeSent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        match &self.0 {
+            Started::NoAnswer(error) => fmt::Display::fmt(error, f),
+            Started::SwitchedProtocols => f.write_str("the upstream switched protocols unasked"),
+        }
     }
 }

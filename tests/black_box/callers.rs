@@ -170,3 +170,47 @@ fn behind_a_trusted_proxy_the_caller_is_the_last_address_that_is_not_trusted() {
     replayed(&from("198.51.100.1, 203.0.113.9"), &first);
     executed(from("203.0.113.9, 198.51.100.1"));
 }
+
+#[test]
+fn an_access_key_is_one_caller_whatever_the_signature() {
+    let upstream = Upstream::start();
+    let settings = "identity.from = ['sigv4']\nidentity.trust_unverified = true";
+    let strict = Proxy::with(&upstream, settings);
+    let lax = Proxy::with(
+        &upstream,
+        &format!("{settings}\nidentity.missing = 'anonymous'"),
+    );
+    let signed = |id: &str, date: &str, digit: &str| {
+        format!(
+            "AWS4-HMAC-SHA256 Credential={id}/{date}/eu-west-1/orders/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature={}",
+            digit.repeat(64)
+        )
+    };
+    let request = Request::order(&key());
+    let first = executed(strict.send(&request.clone().caller(&signed("AKID1", "20261130", "a"))));
+    for (date, digit) in [("20261130", "b"), ("20261201", "c")] {
+        let again = request.clone().caller(&signed("AKID1", date, digit));
+        replayed(&strict.send(&again), &first);
+    }
+    executed(strict.send(&request.clone().caller(&signed("AKID2", "20261130", "a"))));
+    let good = signed("AKID1", "20261130", "a");
+    for bad in [
+        request.clone().caller("Bearer AKID1"),
+        request.clone().caller("AWS4-HMAC-SHA256 Credential=AKID1"),
+        request.clone().caller(&good.replace("/aws4_request", "")),
+        request
+            .clone()
+            .caller(&good.replace("Signature=a", "Signature=")),
+        request.clone().caller(&good).header("Authorization", &good),
+    ] {
+        problem(&strict.send(&bad), "caller-missing");
+        problem(&lax.send(&bad), "caller-missing");
+    }
+    problem(
+        &strict.send(&request.clone().without("Authorization")),
+        "caller-missing",
+    );
+    executed(lax.send(&request.without("Authorization")));
+    assert_eq!(upstream.executions(), 3);
+}

@@ -5,11 +5,17 @@
 #[cfg(test)]
 mod callers;
 #[cfg(test)]
+mod callers_jwt;
+#[cfg(test)]
 mod common;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod departures;
+#[cfg(test)]
+mod dialects;
+#[cfg(test)]
+mod edges;
 #[cfg(test)]
 mod executions;
 #[cfg(test)]

@@ -67,7 +67,7 @@ fn it_says_what_is_in_effect_as_it_was_configured() {
         ("key_max_length", json!(255)),
         (
             "identity",
-            json!({"from": ["header:X-Tenant"], "missing": "reject"}),
+            json!({"from": ["header:X-Tenant"], "missing": "reject", "trust_unverified": false}),
         ),
         (
             "fingerprint",

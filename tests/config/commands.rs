@@ -55,11 +55,12 @@ fn check_says_valid_or_every_problem() {
 
 #[test]
 fn check_refuses_what_this_version_lacks() {
-    let said = run(STRIPE, &[], Asked::Check);
+    let text = STRIPE.replacen("dialect", "key_sources = [\"query:k\"]\ndialect", 1);
+    let said = run(&text, &[], Asked::Check);
     assert_eq!(said.exit, Exit::Refused);
     assert_says(
         &said.err,
-        &["store.kind = \"redis\"", "policy.errors = \"stripe\""],
+        &["store.kind = \"redis\"", "policy.key_sources[0]"],
     );
     assert!(!said.err.contains("hunter2"), "{}", said.err);
 }

@@ -11,6 +11,8 @@ mod defaults;
 #[cfg(test)]
 mod environment;
 #[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod not_available;
 #[cfg(test)]
 mod policies;

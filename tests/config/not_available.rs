@@ -26,17 +26,14 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[store]\nencryption_key_file = \"k\"",
             "store.encryption_key_file",
         ),
-        ("[identity]\nfrom = [\"jwt:sub\"]", "identity.from[0]"),
         (
-            "[identity]\nfrom = [\"peer-ip\", \"sigv4\"]",
+            "[identity]\nfrom = [\"peer-ip\", \"client-cert\"]",
             "identity.from[1]",
         ),
-        ("[identity]\nfrom = [\"client-cert\"]", "identity.from[0]"),
         (
-            "[identity]\ntrust_unverified = true",
-            "identity.trust_unverified",
+            "[identity.jwt]\njwks_url = \"https://id.test/keys\"",
+            "identity.jwt.jwks_url",
         ),
-        ("[identity.jwt]\nissuer = \"i\"", "identity.jwt"),
         (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",
             "telemetry.otlp_endpoint",
@@ -62,9 +59,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[policy]\non_store_failure = \"bypass\"",
             "policy.on_store_failure",
         ),
-        ("[policy]\nerrors = \"stripe\"", "policy.errors"),
-        ("[policy]\nerrors = \"platform\"", "policy.errors"),
-        ("[policy]\nerrors = \"aws-xml\"", "policy.errors"),
     ] {
         let all = load_with(text, &[]).expect_err(text);
         assert!(all.only_unavailable(), "{all}");
@@ -79,7 +73,7 @@ fn what_asks_for_nothing_is_taken() {
     load(
         "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
          [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\n\
-         on_store_failure = \"reject\"\nerrors = \"problem\"\n",
+         on_store_failure = \"reject\"\n",
     );
 }
 

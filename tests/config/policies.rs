@@ -79,43 +79,62 @@ fn the_ietf_dialect_serves_as_it_is() {
 }
 
 #[test]
-fn every_dialect_serves_with_what_this_version_has() {
-    for dialect in [
-        "standard",
-        "ietf",
-        "iri",
-        "single-flight",
-        "platform",
-        "stripe-v1",
-        "stripe-v2",
-        "aws",
+fn every_dialect_serves_with_keys_in_a_header_and_says_errors_its_own_way() {
+    for (dialect, shape) in [
+        ("standard", ErrorShape::Problem),
+        ("ietf", ErrorShape::Problem),
+        ("iri", ErrorShape::Problem),
+        ("single-flight", ErrorShape::Problem),
+        ("platform", ErrorShape::Platform),
+        ("stripe-v1", ErrorShape::Stripe),
+        ("stripe-v2", ErrorShape::Stripe),
+        ("aws", ErrorShape::AwsXml),
     ] {
         let text = format!(
-            "[policy]\ndialect = \"{dialect}\"\nerrors = \"problem\"\nkey_sources = [\"header:Idempotency-Key\"]\n{ROUTE}"
+            "[policy]\ndialect = \"{dialect}\"\nkey_sources = [\"header:Idempotency-Key\"]\n{ROUTE}"
         );
-        load(&text);
+        assert_eq!(policy(&text).errors.shape, shape, "{dialect}");
+    }
+}
+
+#[test]
+fn the_shape_of_errors_is_chosen_by_its_word() {
+    for shape in ErrorShape::ALL {
+        let text = format!("[policy]\nerrors = \"{}\"\n{ROUTE}", shape.as_str());
+        assert_eq!(policy(&text).errors.shape, shape);
+    }
+    let said = problems("[policy]\nerrors = \"strip\"\n");
+    assert_says(&said, &["policy.errors", "did you mean stripe?"]);
+}
+
+#[test]
+fn a_carrier_is_called_as_it_is_spelt() {
+    let sources = "[policy]\nkey_sources = [\"header:X-Request-Token\"]\n";
+    for (settings, spelt) in [("", "Idempotency-Key"), (sources, "X-Request-Token")] {
+        let carrier = policy(&format!("{settings}{ROUTE}")).key_carrier();
+        assert_eq!(carrier.expect("a source").as_str(), spelt);
     }
 }
 
 #[test]
 fn what_a_dialect_asks_for_is_refused_in_its_name() {
-    let said = problems("[policy]\ndialect = \"stripe-v1\"\n");
+    let said = problems("[policy]\ndialect = \"aws\"\n");
     assert_says(
         &said,
         &[
             "proxy.toml:2: ",
-            "policy.errors = \"stripe\"",
-            "dialect \"stripe-v1\"",
+            "policy.key_sources[0] = \"form:ClientToken\"",
+            "dialect \"aws\"",
             "not available",
         ],
     );
-    let said = problems(&format!("{ROUTE}dialect = \"platform\"\n"));
+    let said = problems(&format!("{ROUTE}dialect = \"aws\"\n"));
     assert_says(
         &said,
         &[
             "proxy.toml:6: ",
-            "route[orders].errors = \"platform\"",
-            "dialect \"platform\"",
+            "route[orders].key_sources[0] = \"form:ClientToken\"",
+            "dialect \"aws\"",
         ],
     );
 }
@@ -123,7 +142,7 @@ fn what_a_dialect_asks_for_is_refused_in_its_name() {
 #[test]
 fn a_platform_fingerprint_leaves_the_query_and_headers_out() {
     let text = format!(
-        "[policy]\ndialect = \"platform\"\nerrors = \"problem\"\n[policy.fingerprint]\nheaders = [\"x-a\"]\n\
+        "[policy]\ndialect = \"platform\"\n[policy.fingerprint]\nheaders = [\"x-a\"]\n\
          ignore = [\"/at\"]\n{ROUTE}"
     );
     let platform = policy(&text);

@@ -6,8 +6,9 @@ use http::{Method, StatusCode};
 use idem_proxy::{
     config::{self, LogFormat},
     core::{
-        policy::RouteName,
-        problem::{KeyFault, Problem},
+        claims::TokenFault,
+        policy::{Carrier, ErrorShape, Errors, RouteName},
+        problem::{KeyFault, KeyRefused, Problem},
         record::RecordId,
         transition::HoldLeft,
     },
@@ -27,7 +28,7 @@ use crate::markdown::{file, table, word, words};
 fn problems() -> Vec<Problem> {
     use Problem as P;
     let listed = |problem: &Problem| match problem {
-        P::KeyMissing
+        P::KeyMissing { .. }
         | P::KeyInvalid(_)
         | P::CallerMissing
         | P::InFlight { .. }
@@ -51,9 +52,15 @@ fn problems() -> Vec<Problem> {
         | P::LoopDetected => 22,
     };
     let second = Duration::from_secs(1);
+    let carrier = Carrier::new("Idempotency-Key");
     let all = vec![
-        P::KeyMissing,
-        P::KeyInvalid(KeyFault::Empty),
+        P::KeyMissing {
+            carrier: Some(carrier.clone()),
+        },
+        P::KeyInvalid(KeyRefused {
+            fault: KeyFault::Empty,
+            carrier,
+        }),
         P::CallerMissing,
         P::InFlight {
             retry_after: second,
@@ -83,21 +90,21 @@ fn problems() -> Vec<Problem> {
         P::LoopDetected,
     ];
     let slugs: BTreeSet<&str> = all.iter().map(Problem::slug).collect();
-    assert_eq!(slugs.len(), listed(&P::KeyMissing), "one of each");
+    assert_eq!(slugs.len(), listed(&P::KeyReused), "one of each");
     all
+}
+
+/// How errors are said by default.
+fn errors() -> Errors {
+    let loaded = config::parse("none", "", []).loaded().expect("defaults");
+    loaded.config.defaults.errors.clone()
 }
 
 #[test]
 fn every_problem_is_listed_as_it_is_told() {
     let operations = file("docs/operations.md");
     let rows = table(&operations, "slug");
-    let errors = config::parse("none", "", [])
-        .loaded()
-        .expect("defaults")
-        .config
-        .defaults
-        .errors
-        .clone();
+    let errors = errors();
     let problems = problems();
     assert_eq!(rows.len(), problems.len());
     for problem in problems {
@@ -105,7 +112,7 @@ fn every_problem_is_listed_as_it_is_told() {
         let row = row.unwrap_or_else(|| panic!("{} is not listed", problem.slug()));
         let (_, body) = problem.body(&errors, None);
         let told: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-        assert_eq!(row[1], problem.status().as_str(), "{row:?}");
+        assert_eq!(row[1], problem.status(&errors).as_str(), "{row:?}");
         assert_eq!(told["code"], word(row[2]), "{row:?}");
         let retryable = match row[3] {
             "true" | "true if the hold ends" => true,
@@ -120,15 +127,56 @@ fn every_problem_is_listed_as_it_is_told() {
     }
 }
 
+/// What a table's cell says: its codes, and the status behind them.
+fn cell(cell: &str) -> (Vec<&str>, u16) {
+    let (codes, status) = cell.rsplit_once(' ').expect("codes and a status");
+    let codes = codes.split(", ").map(word).collect();
+    (codes, status.parse().expect("a status"))
+}
+
+#[test]
+fn the_other_shapes_say_each_problem_as_it_is_listed() {
+    let operations = file("docs/operations.md");
+    let rows = table(&operations, "problem");
+    let problems = problems();
+    assert_eq!(rows.len(), problems.len());
+    for problem in problems {
+        let row = rows.iter().find(|row| word(row[0]) == problem.slug());
+        let row = row.unwrap_or_else(|| panic!("{} is not listed", problem.slug()));
+        for (shape, column) in [
+            (ErrorShape::Platform, 1),
+            (ErrorShape::Stripe, 3),
+            (ErrorShape::AwsXml, 4),
+        ] {
+            let errors = Errors { shape, ..errors() };
+            let (_, body) = problem.body(&errors, None);
+            let (codes, status) = cell(row[column]);
+            assert_eq!(problem.status(&errors), status, "{row:?}");
+            let body = String::from_utf8(body.to_vec()).expect("UTF-8");
+            let json = || serde_json::from_str::<serde_json::Value>(&body).expect("JSON");
+            match shape {
+                ErrorShape::Platform => {
+                    assert_eq!([json()["code"].clone()], codes[..], "{row:?}");
+                    assert_eq!(json()["retryable"].to_string(), row[2], "{row:?}");
+                }
+                ErrorShape::Stripe => {
+                    let error = &json()["error"];
+                    let told = [error["type"].clone(), error["code"].clone()];
+                    assert_eq!(told, codes[..], "{row:?}");
+                }
+                ErrorShape::AwsXml => {
+                    let told = body.split(['<', '>']).skip_while(|part| *part != "Code");
+                    assert_eq!(told.skip(1).take(1).collect::<Vec<_>>(), codes, "{row:?}");
+                }
+                ErrorShape::Problem => unreachable!("it has the table above"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_hold_without_an_end_is_not_retryable() {
-    let errors = config::parse("none", "", [])
-        .loaded()
-        .expect("defaults")
-        .config
-        .defaults
-        .errors
-        .clone();
+    let errors = errors();
     let forever = Problem::OutcomeUnknown {
         left: HoldLeft::Forever,
         retry_after: Duration::from_secs(1),
@@ -177,6 +225,17 @@ fn every_outcome_is_listed() {
         .collect();
     assert_eq!(listed.len(), own.len());
     assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), own);
+}
+
+#[test]
+fn every_reason_to_refuse_a_token_is_listed() {
+    let operations = file("docs/operations.md");
+    let listed: Vec<&str> = table(&operations, "reason")
+        .iter()
+        .map(|row| word(row[0]))
+        .collect();
+    let own: Vec<&str> = TokenFault::ALL.iter().map(|fault| fault.as_str()).collect();
+    assert_eq!(listed, own);
 }
 
 #[test]

@@ -37,16 +37,17 @@ fn the_dialects_load_as_it_says() {
     };
     let readme = file("README.md");
     let whole = table(&readme, "dialect");
-    assert_eq!(whole.len(), 4);
+    assert_eq!(whole.len(), 7);
     for row in whole {
         assert!(loads(&format!("dialect = \"{}\"", word(row[0]))), "{row:?}");
     }
-    for part in ["platform", "stripe-v1", "stripe-v2"] {
-        let dialect = format!("dialect = \"{part}\"");
-        assert!(!loads(&dialect), "{part}");
-        assert!(loads(&format!("{dialect}\nerrors = \"problem\"")), "{part}");
+    for shape in ["problem", "platform", "stripe", "aws-xml"] {
+        assert!(loads(&format!("errors = \"{shape}\"")), "{shape}");
     }
-    assert!(!loads("dialect = \"aws\"\nerrors = \"problem\""));
+    assert!(!loads("dialect = \"aws\""));
+    assert!(loads(
+        "dialect = \"aws\"\nkey_sources = [\"header:X-Client-Token\"]"
+    ));
 }
 
 #[test]

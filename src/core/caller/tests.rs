@@ -2,11 +2,13 @@ use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 
 use super::*;
+use crate::core::claims::{ClaimPath, Expected};
 
 fn rule(from: &[CallerPart], missing: MissingCaller) -> Identity {
     Identity {
         from: from.to_vec(),
         missing,
+        jwt: None,
     }
 }
 
@@ -33,6 +35,7 @@ fn strict(
         &rule(from, MissingCaller::Reject),
         &lines(headers),
         &Peer::default(),
+        &Token::Absent,
     )
 }
 
@@ -44,6 +47,7 @@ fn lenient(
         &rule(from, MissingCaller::Anonymous),
         &lines(headers),
         &Peer::default(),
+        &Token::Absent,
     )
 }
 
@@ -232,6 +236,7 @@ fn an_address_is_one_caller_in_both_spellings() {
             &rule(&[CallerPart::PeerIp], MissingCaller::Reject),
             &HeaderMap::new(),
             &peer,
+            &Token::Absent,
         )
     };
     assert_eq!(caller("192.0.2.1"), caller("::ffff:192.0.2.1"));
@@ -304,6 +309,141 @@ fn the_client_is_the_right_most_address_that_is_not_trusted() {
     );
 }
 
+fn claims(json: &str) -> Token {
+    let claims = Claims::read(json.as_bytes().to_vec(), &Expected::default());
+    Token::Verified(Arc::new(claims.expect("claims")))
+}
+
+fn by_token(
+    from: &[CallerPart],
+    missing: MissingCaller,
+    token: &Token,
+) -> Result<CallerId, CallerMissing> {
+    let headers = lines(&[("x-tenant", "t")]);
+    identify(&rule(from, missing), &headers, &Peer::default(), token)
+}
+
+fn claim(path: &str) -> CallerPart {
+    CallerPart::Jwt(ClaimPath::parse(path).expect("a path"))
+}
+
+#[test]
+fn a_claim_is_the_caller_whatever_else_the_token_says() {
+    let caller = |json: &str| by_token(&[claim("sub")], MissingCaller::Reject, &claims(json));
+    let ann = caller(r#"{"exp":1,"sub":"ann"}"#);
+    assert!(ann.is_ok());
+    assert_eq!(caller(r#"{"sub":"\u0061nn","exp":2,"jti":"x"}"#), ann);
+    assert_ne!(caller(r#"{"exp":1,"sub":"bob"}"#), ann);
+    let number = caller(r#"{"exp":1,"sub":7}"#);
+    assert!(number.is_ok());
+    assert_ne!(caller(r#"{"exp":1,"sub":"7"}"#), number);
+    for bad in [
+        r#"{"exp":1}"#,
+        r#"{"exp":1,"sub":null}"#,
+        r#"{"exp":1,"sub":""}"#,
+        r#"{"exp":1,"sub":["ann"]}"#,
+        r#"{"exp":1,"sub":{}}"#,
+    ] {
+        assert_eq!(caller(bad), Err(CallerMissing), "{bad}");
+    }
+}
+
+#[test]
+fn anonymous_is_without_a_token_and_never_with_a_refused_one() {
+    let anonymous = |token: &Token| by_token(&[claim("sub")], MissingCaller::Anonymous, token);
+    let nobody = anonymous(&Token::Absent);
+    assert!(nobody.is_ok());
+    assert_eq!(anonymous(&claims(r#"{"exp":1}"#)), nobody);
+    assert_eq!(anonymous(&Token::Refused), Err(CallerMissing));
+    assert_eq!(
+        anonymous(&claims(r#"{"exp":1,"sub":["a"]}"#)),
+        Err(CallerMissing)
+    );
+    assert_eq!(
+        by_token(&[claim("sub")], MissingCaller::Reject, &Token::Absent),
+        Err(CallerMissing)
+    );
+}
+
+#[test]
+fn claims_of_other_names_and_other_parts_do_not_meet() {
+    let token = claims(r#"{"exp":1,"a":"v","b":"v","a.b":"v","c":{"b":"v"}}"#);
+    let mut seen = std::collections::HashSet::new();
+    for parts in [
+        &[claim("a")][..],
+        &[claim("b")],
+        &[claim("/a.b")],
+        &[claim("c.b")],
+        &[claim("a"), claim("b")],
+        &[claim("b"), claim("a")],
+        &[claim("a"), named("x-tenant")],
+        &[named("x-tenant"), claim("a")],
+    ] {
+        let caller = by_token(parts, MissingCaller::Reject, &token).expect("a caller");
+        assert!(seen.insert(caller), "{parts:?}");
+    }
+    let pointed = by_token(&[claim("/c/b")], MissingCaller::Reject, &token);
+    assert!(
+        seen.contains(&pointed.expect("a caller")),
+        "one path, two spellings"
+    );
+}
+
+#[test]
+fn a_bearer_token_stands_alone_behind_its_scheme() {
+    let token = |values: &[&str]| {
+        let values: Vec<_> = values
+            .iter()
+            .map(|value| ("authorization", *value))
+            .collect();
+        bearer_token(&lines(&values)).map(|token| token.map(<[u8]>::to_vec))
+    };
+    assert_eq!(token(&[]), Ok(None));
+    assert_eq!(token(&[" "]), Ok(None));
+    for value in ["Bearer a.b.c", "bEARER  a.b.c ", "Bearer\ta.b.c"] {
+        assert_eq!(token(&[value]), Ok(Some(b"a.b.c".to_vec())), "{value}");
+    }
+    for bad in [
+        &["a.b.c"][..],
+        &["Bearer"],
+        &["Basic a.b.c"],
+        &["Bearer a.b.c", "Bearer a.b.c"],
+        &["Bearer a.b.c", ""],
+        &["", "Bearer a.b.c"],
+    ] {
+        assert_eq!(token(bad), Err(CallerMissing), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_signed_request_is_its_access_key_id() {
+    let value = |id: &str, date: &str, signature: char| {
+        let signature = String::from(signature).repeat(64);
+        format!(
+            "AWS4-HMAC-SHA256 Credential={id}/{date}/eu-west-1/orders/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature={signature}"
+        )
+    };
+    let parts = [CallerPart::SigV4];
+    let caller = |value: &str| strict(&parts, &[("authorization", value)]);
+    let first = caller(&value("AKID", "20261130", 'a'));
+    assert!(first.is_ok());
+    assert_eq!(caller(&value("AKID", "20261201", 'b')), first);
+    assert_ne!(caller(&value("AKIE", "20261130", 'a')), first);
+    assert_ne!(caller(&value("akid", "20261130", 'a')), first);
+    let good = value("AKID", "20261130", 'a');
+    let twice = [
+        ("authorization", good.as_str()),
+        ("authorization", good.as_str()),
+    ];
+    for bad in [&[("authorization", "Bearer a")][..], &twice] {
+        assert_eq!(strict(&parts, bad), Err(CallerMissing));
+        assert_eq!(lenient(&parts, bad), Err(CallerMissing));
+    }
+    assert_eq!(strict(&parts, &[]), Err(CallerMissing));
+    assert!(lenient(&parts, &[]).is_ok());
+}
+
 proptest! {
     /// Two different sets of values never make one caller.
     #[test]
@@ -316,7 +456,7 @@ proptest! {
             for value in values {
                 headers.append("x-user", HeaderValue::from_str(value).expect("a header value"));
             }
-            identify(&rule(&[named("x-user")], MissingCaller::Reject), &headers, &Peer::default())
+            identify(&rule(&[named("x-user")], MissingCaller::Reject), &headers, &Peer::default(), &Token::Absent)
         };
         prop_assert_eq!(first == second, caller(&first) == caller(&second));
     }
@@ -332,7 +472,7 @@ proptest! {
         let address = client_address("10.0.0.1".parse().ok(), &headers, &trusted);
         let parts = [CallerPart::Authorization, CallerPart::Cookie("a".into()), named("x-user"), CallerPart::PeerIp];
         // Without a cookie that comes twice, there is always a caller where anonymous ones are let in.
-        let caller = identify(&rule(&parts, MissingCaller::Anonymous), &headers, &Peer { address });
+        let caller = identify(&rule(&parts, MissingCaller::Anonymous), &headers, &Peer { address }, &Token::Absent);
         prop_assert!(caller.is_ok() || value.as_bytes().windows(2).filter(|pair| pair[0] == b'a').count() > 1);
     }
 }

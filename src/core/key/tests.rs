@@ -21,6 +21,7 @@ fn policy() -> Policy {
         identity: p::Identity {
             from: vec![],
             missing: p::MissingCaller::Reject,
+            jwt: None,
         },
         scope: p::Scope::Operation,
         fingerprint: Arc::new(p::FingerprintRule {
@@ -66,7 +67,15 @@ fn policy() -> Policy {
 }
 
 fn header(name: &'static str) -> KeySource {
-    KeySource::Header(HeaderName::from_static(name))
+    KeySource {
+        place: KeyPlace::Header(HeaderName::from_static(name)),
+        carrier: p::Carrier::new(name),
+    }
+}
+
+fn refused(fault: KeyFault, carrier: &str) -> KeyRefused {
+    let carrier = p::Carrier::new(carrier);
+    KeyRefused { fault, carrier }
 }
 
 fn lines(lines: &[(&'static str, &[u8])]) -> HeaderMap {
@@ -143,7 +152,7 @@ fn either_refuses_lists_white_space_and_anything_but_visible_ascii() {
     ] {
         assert_eq!(
             find(&policy, &one(value)),
-            Err(KeyFault::NotAKey),
+            Err(refused(KeyFault::NotAKey, "idempotency-key")),
             "{}",
             value.escape_ascii()
         );
@@ -170,7 +179,7 @@ fn structured_takes_strings_alone() {
     ] {
         assert_eq!(
             find(&policy, &one(value)),
-            Err(KeyFault::NotAString),
+            Err(refused(KeyFault::NotAString, "idempotency-key")),
             "{}",
             value.escape_ascii()
         );
@@ -203,7 +212,10 @@ fn a_second_line_is_refused_in_every_syntax_equal_or_not() {
                 [b"", b""],
             ] {
                 let two = lines(&[("idempotency-key", pair[0]), ("idempotency-key", pair[1])]);
-                assert_eq!(find(&policy, &two), Err(KeyFault::Repeated));
+                assert_eq!(
+                    find(&policy, &two),
+                    Err(refused(KeyFault::Repeated, "idempotency-key"))
+                );
             }
         }
     }
@@ -215,11 +227,17 @@ fn an_empty_value_is_refused_or_no_key() {
         let reject = with(|p| p.key_syntax = syntax);
         let bypass = with(|p| (p.key_syntax, p.empty_key) = (syntax, EmptyKey::Bypass));
         for value in [&b""[..], b"  \t"] {
-            assert_eq!(find(&reject, &one(value)), Err(KeyFault::Empty));
+            assert_eq!(
+                find(&reject, &one(value)),
+                Err(refused(KeyFault::Empty, "idempotency-key"))
+            );
             assert_eq!(find(&bypass, &one(value)), Ok(KeyFound::Bypassed));
         }
         if syntax != KeySyntax::Raw {
-            assert_eq!(find(&reject, &one(b"\"\"")), Err(KeyFault::Empty));
+            assert_eq!(
+                find(&reject, &one(b"\"\"")),
+                Err(refused(KeyFault::Empty, "idempotency-key"))
+            );
             assert_eq!(find(&bypass, &one(b"\"\";a")), Ok(KeyFound::Bypassed));
         }
     }
@@ -234,8 +252,14 @@ fn the_limit_counts_bytes_of_content() {
     assert_eq!(find(&policy, &one(b"abcd")), Ok(key(b"abcd")));
     assert_eq!(find(&policy, &one(b"\"abcd\";x")), Ok(key(b"abcd")));
     assert_eq!(find(&policy, &one(br#""a\\\"d""#)), Ok(key(br#"a\"d"#)));
-    assert_eq!(find(&policy, &one(b"abcde")), Err(KeyFault::TooLong));
-    assert_eq!(find(&policy, &one(b"\"abcde\"")), Err(KeyFault::TooLong));
+    assert_eq!(
+        find(&policy, &one(b"abcde")),
+        Err(refused(KeyFault::TooLong, "idempotency-key"))
+    );
+    assert_eq!(
+        find(&policy, &one(b"\"abcde\"")),
+        Err(refused(KeyFault::TooLong, "idempotency-key"))
+    );
 }
 
 #[test]
@@ -263,7 +287,7 @@ fn a_format_looks_at_the_whole_content() {
     ] {
         assert_eq!(
             find(&uuid, &one(bad.as_bytes())),
-            Err(KeyFault::Format),
+            Err(refused(KeyFault::Format, "idempotency-key")),
             "{bad}"
         );
     }
@@ -272,7 +296,10 @@ fn a_format_looks_at_the_whole_content() {
         with(|p| (p.key_format, p.key_syntax) = (KeyFormat::Pattern(pattern), KeySyntax::Raw));
     assert_eq!(find(&shaped, &one(b"bc")), Ok(key(b"bc")));
     for bad in [&b"ac"[..], b"abc", b"a\xff"] {
-        assert_eq!(find(&shaped, &one(bad)), Err(KeyFault::Format));
+        assert_eq!(
+            find(&shaped, &one(bad)),
+            Err(refused(KeyFault::Format, "idempotency-key"))
+        );
     }
 }
 
@@ -285,11 +312,21 @@ fn sources_are_tried_in_order_and_may_not_disagree() {
     };
     assert_eq!(find(&policy, &lines(&[("x-second", b"b")])), Ok(key(b"b")));
     assert_eq!(two(b"a", b"\"a\""), Ok(key(b"a")));
-    assert_eq!(two(b"a", b"b"), Err(KeyFault::Repeated));
+    assert_eq!(
+        two(b"a", b"b"),
+        Err(refused(KeyFault::Repeated, "x-second"))
+    );
     assert_eq!(two(b"", b"b"), Ok(key(b"b")));
     assert_eq!(two(b"a", b""), Ok(key(b"a")));
     assert_eq!(two(b"", b""), Ok(KeyFound::Bypassed));
-    assert_eq!(two(b"a", b"no key"), Err(KeyFault::NotAKey));
+    assert_eq!(
+        two(b"a", b"no key"),
+        Err(refused(KeyFault::NotAKey, "x-second"))
+    );
+    assert_eq!(
+        two(b"no key", b"b"),
+        Err(refused(KeyFault::NotAKey, "x-first"))
+    );
     assert_eq!(find(&policy, &one(b"a")), Ok(KeyFound::Absent));
 }
 

@@ -13,6 +13,7 @@ mod expect;
 mod performing;
 mod proxy;
 mod script;
+pub(crate) mod signer;
 mod upstream;
 mod wire;
 

@@ -1,19 +1,39 @@
-//! The proxy's own errors, and how each shape says them (contract, section 7): one table, no catch-all.
+//! The proxy's own errors, and how each shape says them (contract, sections 7 and 8).
+//!
+//! Here stands what is true of a problem in every shape: its facts, when to come back, whether the connection ends. `detail`
+//! has the sentence for a human. Each shape has a file of its own, which says where it departs from the facts; none of
+//! these matches has a catch-all arm, so that a new problem or shape is decided everywhere before it compiles.
+
+mod aws_xml;
+mod detail;
+mod json;
+mod platform;
+mod problem_json;
+mod stripe;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{policy::Errors, record::ShortId, transition::HoldLeft};
+use super::{
+    policy::{Carrier, ErrorShape, Errors},
+    record::ShortId,
+    transition::HoldLeft,
+};
 
 /// Everything that the proxy itself answers with instead of the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// No key where one is required.
-    KeyMissing,
-    /// A key that breaks the rules; which one.
-    KeyInvalid(KeyFault),
+    KeyMissing {
+        /// Where it was to stand.
+        carrier: Option<Carrier>,
+    },
+    /// A key that breaks the rules.
+    KeyInvalid(KeyRefused),
     /// The caller cannot be told.
     CallerMissing,
     /// A copy runs, and is not or no longer waited for.
@@ -70,6 +90,15 @@ pub enum Problem {
     ExpectationFailed,
 }
 
+/// A key that breaks the rules: which one, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRefused {
+    /// The rule that it breaks.
+    pub fault: KeyFault,
+    /// What carries it.
+    pub carrier: Carrier,
+}
+
 /// The rule that a key breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFault {
@@ -90,19 +119,21 @@ pub enum KeyFault {
 /// When an overload or an outage of the store is worth another try.
 const RETRY_AFTER_OUTAGE: Duration = Duration::from_secs(1);
 
-struct Entry {
+/// What section 7 of the contract says of a problem.
+struct Facts {
     slug: &'static str,
     status: StatusCode,
     code: &'static str,
     title: &'static str,
     retryable: bool,
+    /// `None`: the client has no key, or none that could be used.
     reuse_key: Option<bool>,
 }
 
 impl Problem {
-    fn entry(&self) -> Entry {
+    fn facts(&self) -> Facts {
         use StatusCode as S;
-        let row = |slug, status, code, title, retryable, reuse_key| Entry {
+        let row = |slug, status, code, title, retryable, reuse_key| Facts {
             slug,
             status,
             code,
@@ -111,8 +142,8 @@ impl Problem {
             reuse_key,
         };
         #[rustfmt::skip]
-        let entry = match self {
-            Self::KeyMissing => row("key-missing", S::BAD_REQUEST, "IDEMPOTENCY_KEY_REQUIRED", "Idempotency key required", false, None),
+        let facts = match self {
+            Self::KeyMissing { .. } => row("key-missing", S::BAD_REQUEST, "IDEMPOTENCY_KEY_REQUIRED", "Idempotency key required", false, None),
             Self::KeyInvalid(_) => row("key-invalid", S::BAD_REQUEST, "IDEMPOTENCY_KEY_INVALID", "Idempotency key invalid", false, None),
             Self::CallerMissing => row("caller-missing", S::UNAUTHORIZED, "CALLER_REQUIRED", "Caller required", false, Some(true)),
             Self::InFlight { .. } => row("in-flight", S::CONFLICT, "IDEMPOTENCY_IN_FLIGHT", "Request in flight", true, Some(true)),
@@ -135,19 +166,39 @@ impl Problem {
             Self::LoopDetected => row("loop-detected", S::LOOP_DETECTED, "LOOP_DETECTED", "Loop detected", false, None),
             Self::ExpectationFailed => row("expectation-failed", S::EXPECTATION_FAILED, "EXPECTATION_FAILED", "Expectation failed", false, None),
         };
-        entry
+        facts
     }
 
-    /// The status it is answered with.
+    /// The status it is answered with, as the route says errors.
     #[must_use]
-    pub fn status(&self) -> StatusCode {
-        self.entry().status
+    pub fn status(&self, errors: &Errors) -> StatusCode {
+        match errors.shape {
+            ErrorShape::Problem => self.facts().status,
+            ErrorShape::Stripe => stripe::status(self),
+            ErrorShape::Platform => platform::status(self),
+            ErrorShape::AwsXml => aws_xml::status(self),
+        }
+    }
+
+    /// The body and its media type, as the route says errors. `record` names the record where there is one.
+    #[must_use]
+    pub fn body(&self, errors: &Errors, record: Option<ShortId>) -> (&'static str, Bytes) {
+        let (media_type, text) = match errors.shape {
+            ErrorShape::Problem => (
+                problem_json::MEDIA_TYPE,
+                problem_json::body(self, errors, record),
+            ),
+            ErrorShape::Stripe => (json::MEDIA_TYPE, stripe::body(self)),
+            ErrorShape::Platform => (json::MEDIA_TYPE, platform::body(self)),
+            ErrorShape::AwsXml => (aws_xml::MEDIA_TYPE, aws_xml::body(self, record)),
+        };
+        (media_type, text.into())
     }
 
     /// Its name in `type`, in logs and in the documents.
     #[must_use]
     pub fn slug(&self) -> &'static str {
-        self.entry().slug
+        self.facts().slug
     }
 
     /// The value of `Retry-After`, in whole seconds rounded up, at least 1; `None`: there is no such header.
@@ -163,14 +214,25 @@ impl Problem {
                 left: HoldLeft::For(left),
                 ..
             } => *left,
-            _ if matches!(
-                self.status(),
-                StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
-            ) =>
-            {
+            Self::UpstreamTimeout | Self::StoreUnavailable | Self::StoreFull | Self::Overloaded => {
                 RETRY_AFTER_OUTAGE
             }
-            _ => return None,
+            Self::KeyMissing { .. }
+            | Self::KeyInvalid(_)
+            | Self::CallerMissing
+            | Self::ResponseNotRetained { .. }
+            | Self::KeyExpired
+            | Self::BodyTooLarge { .. }
+            | Self::KeyReused
+            | Self::NoStore
+            | Self::UpstreamUnreachable
+            | Self::UpstreamFailed
+            | Self::BadRequest(_)
+            | Self::MethodNotAllowed
+            | Self::RequestTimeout
+            | Self::TargetTooLong
+            | Self::LoopDetected
+            | Self::ExpectationFailed => return None,
         };
         Some(
             (wait.as_millis().div_ceil(1000).max(1))
@@ -191,80 +253,5 @@ impl Problem {
                 | Self::LoopDetected
                 | Self::ExpectationFailed
         )
-    }
-
-    fn detail(&self) -> String {
-        match self {
-            Self::KeyMissing => "This operation needs an idempotency key. Send one, and send the same one with every retry.".into(),
-            Self::KeyInvalid(fault) => fault.detail().into(),
-            Self::CallerMissing => "The request does not say who is calling, and idempotency keys belong to a caller. Nothing was executed.".into(),
-            Self::InFlight { .. } => "A request with this key is still running. Send the same request again later to get its answer.".into(),
-            Self::OutcomeUnknown { left: HoldLeft::For(_), .. } => "An earlier request with this key may have been executed: its answer never came. The key is held for a while; afterwards the same request runs again.".into(),
-            Self::OutcomeUnknown { left: HoldLeft::Forever, .. } => "An earlier request with this key may have been executed: its answer never came. The key is held until an operator settles the record or its retention ends. Check the resource before sending the write under a new key.".into(),
-            Self::ResponseNotRetained { .. } => "This request was executed, and its answer was too large to keep or a stream. It will not be executed again under this key.".into(),
-            Self::KeyExpired => "This key has expired: what it named is too old to be answered, and is not executed again. Use a new key for a new operation.".into(),
-            Self::BodyTooLarge { limit } => format!("The body of a request with an idempotency key may have at most {limit} bytes here. Nothing was executed."),
-            Self::KeyReused => "This key was used for a different request. Use a new key for a new operation.".into(),
-            Self::NoStore => "This service keeps no idempotency records, so it cannot honour an idempotency key. Nothing was executed.".into(),
-            Self::UpstreamUnreachable => "The service behind this proxy could not be reached. Nothing was executed; send the same request again.".into(),
-            Self::UpstreamFailed => "The service behind this proxy got the request and gave no usable answer. It may have been executed.".into(),
-            Self::UpstreamTimeout => "The service behind this proxy did not answer in time. It may still be working: send the same request again to get its answer.".into(),
-            Self::StoreUnavailable => "The store of idempotency records does not answer. Nothing was executed.".into(),
-            Self::StoreFull => "The store of idempotency records has no room for another one. Nothing was executed.".into(),
-            Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
-            Self::BadRequest(what) => (*what).into(),
-            Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE, and its published policy to GET and HEAD alone.".into(),
-            Self::RequestTimeout => "The request's body did not come in time.".into(),
-            Self::TargetTooLong => "The request's target is longer than this proxy takes.".into(),
-            Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),
-            Self::ExpectationFailed => "The only expectation that can be met is 100-continue.".into(),
-        }
-    }
-
-    /// The body and its media type, as the route says errors. `record` names the record where there is one.
-    #[must_use]
-    pub fn body(&self, errors: &Errors, record: Option<ShortId>) -> (&'static str, Bytes) {
-        let entry = self.entry();
-        let mut document = serde_json::json!({
-            "type": format!("{}{}", errors.type_base, entry.slug),
-            "title": entry.title,
-            "status": entry.status.as_u16(),
-            "detail": self.detail(),
-            "code": entry.code,
-            "retryable": entry.retryable,
-        });
-        if let Some(members) = document.as_object_mut() {
-            if let Some(reuse) = entry.reuse_key {
-                members.insert("reuse_key".into(), reuse.into());
-            }
-            if let Some(record) = record {
-                members.insert("record".into(), record.to_string().into());
-            }
-            if let Self::ResponseNotRetained { original_status } = self {
-                members.insert("original_status".into(), original_status.as_u16().into());
-            }
-        }
-        ("application/problem+json", document.to_string().into())
-    }
-}
-
-impl KeyFault {
-    const fn detail(self) -> &'static str {
-        match self {
-            Self::Repeated => {
-                "The idempotency key stands on more than one line. Send one key, on one line."
-            }
-            Self::Empty => "The idempotency key is empty.",
-            Self::TooLong => "The idempotency key is longer than this operation takes.",
-            Self::NotAKey => {
-                "The idempotency key must be a quoted string, or visible ASCII without comma and space."
-            }
-            Self::NotAString => {
-                "The idempotency key must be a structured-field string: in double quotes (RFC 9651, section 3.3.3)."
-            }
-            Self::Format => {
-                "The idempotency key does not have the form that this operation asks for."
-            }
-        }
     }
 }

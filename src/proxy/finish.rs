@@ -1,0 +1,229 @@
+//! The end of an execution: the record first, then whoever waits.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Response, response};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use tokio::{
+    sync::{mpsc::Sender, oneshot},
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    answer::{expires, mark},
+    body::{AnswerBody, Piece},
+    execute::{First, renewed},
+    settle::Settling,
+};
+use crate::{
+    core::{
+        headers::{is_bodyless, kept_for_replay},
+        outcome::{Failure, Verdict},
+        policy::ReplayHeaders,
+        problem::Problem,
+        record::{NotRetained, State, StoredAnswer},
+        transition::Settlement,
+    },
+    flight::{Landing, Seat},
+    store::{Claim, Settled},
+    telemetry::metrics::Outcome,
+    upstream::UpstreamBody,
+};
+
+/// An answer that is not kept, as it comes.
+pub(super) struct Live {
+    pub(super) parts: response::Parts,
+    /// What was read of its body, in reverse order.
+    pub(super) read: Vec<Bytes>,
+    /// What follows.
+    pub(super) rest: UpstreamBody,
+    pub(super) verdict: Verdict,
+    /// Why it is not kept, if it was to be.
+    pub(super) why: NotRetained,
+}
+
+/// What is left to do: settle, land, answer.
+pub(super) struct Finish<'a> {
+    pub(super) settling: Settling<'a>,
+    /// When the proxy itself gives the call up: `capture_timeout`.
+    pub(super) deadline: Instant,
+    pub(super) first: oneshot::Sender<First>,
+    pub(super) seat: Seat,
+}
+
+impl Finish<'_> {
+    /// There is no answer.
+    pub(super) async fn failed(self, claim: Claim, failure: Failure) {
+        // Who joined waits by a time of its own: to it, a call that ended in nothing has failed.
+        let (problem, joined) = match failure {
+            Failure::NotSent => (Problem::UpstreamUnreachable, Problem::UpstreamUnreachable),
+            Failure::MaybeSent => (Problem::UpstreamFailed, Problem::UpstreamFailed),
+            Failure::TimedOut => (Problem::UpstreamTimeout, Problem::UpstreamFailed),
+        };
+        let settling = Settling {
+            late: false, // there is no answer that could be
+            ..self.settling
+        };
+        settling.settle(claim, failure.settlement()).await;
+        self.seat.land(Landing::Failed(joined));
+        // Whoever is gone needs no answer.
+        let _ = self.first.send(First::Failed(problem));
+    }
+
+    /// The answer is here.
+    pub(super) async fn whole(
+        self,
+        claim: Claim,
+        method: &Method,
+        parts: response::Parts,
+        body: Bytes,
+        verdict: Verdict,
+    ) {
+        let policy = &*self.settling.route.policy;
+        let bodyless = is_bodyless(method, parts.status);
+        let rule = match verdict {
+            Verdict::Keep | Verdict::Stream(_) => &policy.replay_headers,
+            // An answer that is not stored is shared as it is, but for what is the first client's alone.
+            Verdict::Release | Verdict::Unknown => &ReplayHeaders::EndToEnd,
+        };
+        let kept = kept_for_replay(&parts.headers, rule, bodyless);
+        let answer = StoredAnswer::capture(parts.status, &kept, &body);
+        // From here on there is one copy of the body, in a buffer of its own.
+        let body = Bytes::clone(answer.body());
+        let mut response = Response::from_parts(parts, AnswerBody::whole(body));
+        let settlement = match verdict {
+            Verdict::Keep | Verdict::Stream(_) => Settlement::Complete(answer.clone()),
+            Verdict::Release => Settlement::Release,
+            Verdict::Unknown => Settlement::Unknown,
+        };
+        let settled = self.settling.settle(claim, settlement).await;
+        let (landing, outcome) = match settled {
+            Some(Settled::Kept(record))
+                if matches!(record.state, State::Complete(_) | State::Tombstone { .. }) =>
+            {
+                mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
+                expires(response.headers_mut(), policy, record.expires_at);
+                let landing = match record.state {
+                    State::Complete(_) => Landing::Complete(record),
+                    _ => Landing::Tombstone {
+                        status: response.status(),
+                        expires_at: record.expires_at,
+                    },
+                };
+                (landing, Outcome::Miss)
+            }
+            Some(Settled::Kept(_) | Settled::Released | Settled::Lost) | None => {
+                mark(response.headers_mut(), policy, None);
+                (Landing::Shared(Arc::new(answer)), unstored(verdict))
+            }
+        };
+        self.seat.land(landing);
+        let _ = self.first.send(First::Answer {
+            response: Box::new(response),
+            outcome,
+        });
+    }
+
+    /// An answer that is not kept, and is the first client's alone.
+    pub(super) async fn live(self, claim: Claim, live: Live) {
+        if live.verdict == Verdict::Release {
+            return self.released(claim, live).await;
+        }
+        let policy = &*self.settling.route.policy;
+        let status = live.parts.status;
+        let body = AnswerBody::Resumed {
+            read: live.read,
+            rest: live.rest,
+        };
+        let mut response = Response::from_parts(live.parts, body);
+        let settlement = match live.verdict {
+            Verdict::Keep | Verdict::Stream(_) => Settlement::Tombstone {
+                status,
+                why: live.why,
+            },
+            Verdict::Release | Verdict::Unknown => Settlement::Unknown,
+        };
+        let (landing, outcome) = match self.settling.settle(claim, settlement).await {
+            Some(Settled::Kept(record)) if matches!(record.state, State::Tombstone { .. }) => {
+                mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
+                expires(response.headers_mut(), policy, record.expires_at);
+                let expires_at = record.expires_at;
+                (Landing::Tombstone { status, expires_at }, Outcome::Miss)
+            }
+            Some(Settled::Kept(_) | Settled::Released | Settled::Lost) | None => {
+                mark(response.headers_mut(), policy, None);
+                (Landing::TooLarge, unstored(live.verdict))
+            }
+        };
+        self.seat.land(landing);
+        // The rest is the first client's and ends with it: if it is gone, the answer is dropped here and its connection closed.
+        let _ = self.first.send(First::Answer {
+            response: Box::new(response),
+            outcome,
+        });
+    }
+
+    /// An answer that is not to be stored and too large to be held: it passes while it comes, and only its end releases the key, for one
+    /// that breaks off is no answer. A client that goes away changes nothing.
+    async fn released(self, claim: Claim, live: Live) {
+        let policy = &*self.settling.route.policy;
+        let (pipe, body) = AnswerBody::piped();
+        let mut response = Response::from_parts(live.parts, body);
+        mark(response.headers_mut(), policy, None);
+        let Self {
+            settling,
+            deadline,
+            first,
+            seat,
+        } = self;
+        seat.land(Landing::TooLarge);
+        let _ = first.send(First::Answer {
+            response: Box::new(response),
+            outcome: Outcome::Released,
+        });
+        let passing = timeout_at(deadline, pass_on(live.read, live.rest, pipe));
+        let Settling {
+            worker, metrics, ..
+        } = settling;
+        let settlement = match renewed(worker, &claim, policy, metrics, passing).await {
+            Ok(Passed::Whole) => Settlement::Release,
+            Ok(Passed::BrokenOff) | Err(_) => Settlement::Unknown,
+        };
+        settling.settle(claim, settlement).await;
+    }
+}
+
+/// How the outcome of an answer that was not stored is counted.
+const fn unstored(verdict: Verdict) -> Outcome {
+    match verdict {
+        Verdict::Unknown => Outcome::UpstreamFailure,
+        Verdict::Keep | Verdict::Stream(_) | Verdict::Release => Outcome::Released,
+    }
+}
+
+/// How the rest of an answer ended.
+enum Passed {
+    Whole,
+    BrokenOff,
+}
+
+/// Passes an answer on to its end, whether or not somebody still takes it. `read` is in reverse order.
+async fn pass_on(mut read: Vec<Bytes>, mut rest: UpstreamBody, pipe: Sender<Piece>) -> Passed {
+    while let Some(piece) = read.pop() {
+        let _ = pipe.send(Piece::Frame(Frame::data(piece))).await;
+    }
+    while let Some(frame) = rest.frame().await {
+        match frame {
+            Ok(frame) => drop(pipe.send(Piece::Frame(frame)).await),
+            Err(error) => {
+                tracing::warn!(%error, "an answer broke off");
+                let _ = pipe.send(Piece::Broken(error)).await;
+                return Passed::BrokenOff;
+            }
+        }
+    }
+    let _ = pipe.send(Piece::End).await;
+    Passed::Whole
+}
