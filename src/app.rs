@@ -311,12 +311,14 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
             .map(|route| &route.policy)
             .chain([&config.defaults])
     };
-    let key_headers =
-        distinct(policies().flat_map(|policy| &policy.key_sources).map(
-            |source| match &source.place {
-                KeyPlace::Header(name) => name,
-            },
-        ));
+    let key_headers = distinct(
+        policies()
+            .flat_map(|policy| &policy.key_sources)
+            .filter_map(|source| match &source.place {
+                KeyPlace::Header(name) => Some(name),
+                KeyPlace::Query(_) | KeyPlace::Json(_) | KeyPlace::Form(_) => None,
+            }),
+    );
     let callers = policies()
         .flat_map(|policy| &policy.identity.from)
         .filter_map(|part| match part {
@@ -354,7 +356,7 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         body_timeout: config.server.body_timeout,
         max_target_bytes: config.server.max_target_bytes,
         trusted: config.server.trusted_proxies.clone(),
-        policy_page: policy_page(config)?,
+        policy_page: PolicyPage::of(config)?,
         verifiers: config
             .verifiers
             .iter()
@@ -364,13 +366,6 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         access,
         clock,
     })
-}
-
-/// The page that `policy_path` asks for.
-fn policy_page(config: &Config) -> anyhow::Result<Option<PolicyPage>> {
-    let path = config.server.policy_path.clone();
-    path.map(|path| Ok(PolicyPage::new(path, &config.published)?))
-        .transpose()
 }
 
 /// This process as `Via` names it.

@@ -1,4 +1,4 @@
-//! Bodies: those of answers on their way to a client, and the pieces of one that is read whole.
+//! Answer bodies on their way to a client.
 
 use std::{
     pin::Pin,
@@ -144,39 +144,4 @@ fn upstream_frame(
     Pin::new(body)
         .poll_frame(cx)
         .map(|frame| frame.map(|frame| frame.map_err(CutOff::Upstream)))
-}
-
-/// The pieces of a body until it is whole. One piece is never copied.
-#[derive(Default)]
-pub(super) struct Pieces {
-    first: Option<Bytes>,
-    all: Vec<u8>,
-    length: usize,
-}
-
-impl Pieces {
-    /// How many bytes there are.
-    pub(super) fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Adds a piece; `announced` is the length of the whole, as far as it is known.
-    pub(super) fn push(&mut self, piece: Bytes, announced: usize) {
-        self.length += piece.len();
-        match &self.first {
-            None if self.all.is_empty() => self.first = Some(piece),
-            None => self.all.extend_from_slice(&piece),
-            Some(first) => {
-                self.all.reserve_exact(announced.max(self.length));
-                self.all.extend_from_slice(first);
-                self.all.extend_from_slice(&piece);
-                self.first = None;
-            }
-        }
-    }
-
-    /// The whole body.
-    pub(super) fn whole(self) -> Bytes {
-        self.first.unwrap_or_else(|| self.all.into())
-    }
 }

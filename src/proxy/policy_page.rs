@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, DATE, ETAG, IF_NONE_MATCH},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, DATE, ETAG, IF_NONE_MATCH, InvalidHeaderValue},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -15,7 +15,7 @@ use super::{
     body::AnswerBody,
 };
 use crate::{
-    config::Published,
+    config::Config,
     core::{policy::Errors, problem::Problem, time::Timestamp},
     telemetry::metrics::Outcome,
 };
@@ -29,20 +29,23 @@ pub struct PolicyPage {
 }
 
 impl PolicyPage {
-    /// The page of this document at `path`, which is written as routes see paths.
+    /// The page that `policy_path` asks for, if it does.
     ///
     /// # Errors
     /// None in practice: a digest in hexadecimal digits is a header's value.
-    pub fn new(path: String, published: &Published) -> Result<Self, http::Error> {
-        let document = Bytes::clone(published.json());
+    pub fn of(config: &Config) -> Result<Option<Self>, InvalidHeaderValue> {
+        let Some(path) = config.server.policy_path.clone() else {
+            return Ok(None);
+        };
+        let document = Bytes::clone(config.published.json());
         let digest = Sha256::digest(&document);
         let start = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
         let tag = HeaderValue::try_from(format!("\"{start:032x}\""))?;
-        Ok(Self {
+        Ok(Some(Self {
             path,
             document,
             tag,
-        })
+        }))
     }
 
     /// Whether it is at this normalised path.

@@ -20,11 +20,10 @@ use http_body_util::{BodyExt as _, Limited};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Worker,
+    Place, Refusal, Worker,
     answer::{Answer, mark},
     body::AnswerBody,
     forward::{outgoing_head, passed},
-    keyed::{Keyed, Refusal},
 };
 use crate::{
     core::{
@@ -53,16 +52,16 @@ enum Denied {
 /// `upstream-failed` on doubt (`upstream_failure`), or 503 `overloaded`.
 pub(super) async fn permitted(
     worker: &Worker,
-    keyed: &Keyed<'_>,
+    place: &Place<'_>,
     asking: &Parts,
     record: ShortId,
 ) -> Result<(), Box<Answer>> {
-    let policy = &keyed.route.policy;
+    let policy = &place.route.policy;
     let Some(path) = &policy.replay_auth else {
         return Ok(());
     };
     // Boxed, the question costs nothing where it is not asked.
-    let denied = match Box::pin(ask(worker, keyed, path, asking)).await {
+    let denied = match Box::pin(ask(worker, place, path, asking)).await {
         Ok(()) => return Ok(()),
         Err(Denied::Refused(refusal)) => Answer::new(refusal, Outcome::CallerMissing).of(record),
         Err(Denied::Doubt(refusal)) => worker.refused(policy, &refusal, Some(record)),
@@ -72,24 +71,24 @@ pub(super) async fn permitted(
 
 async fn ask(
     worker: &Worker,
-    keyed: &Keyed<'_>,
+    place: &Place<'_>,
     path: &PathAndQuery,
     asking: &Parts,
 ) -> Result<(), Denied> {
     let proxy = &worker.proxy;
     let doubt = || Denied::Doubt((Problem::UpstreamFailed, Outcome::UpstreamFailure));
-    let Some(pool) = worker.pools.get(keyed.route.upstream) else {
+    let Some(pool) = worker.pools.get(place.route.upstream) else {
         return Err(doubt()); // checked when it was configured
     };
     let Some(_permit) = proxy.executions.take(1) else {
         proxy.metrics.limit_refused(Limit::MaxExecutions);
         return Err(Denied::Doubt((Problem::Overloaded, Outcome::Overloaded)));
     };
-    let policy = &keyed.route.policy;
+    let policy = &place.route.policy;
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.uri = Uri::from(path.clone());
     parts.headers = credentials(&policy.identity, asking);
-    outgoing_head(&mut parts, worker, keyed.peer, pool.upstream());
+    outgoing_head(&mut parts, worker, place.peer, pool.upstream());
     let question = Request::from_parts(parts, OutgoingBody::whole(Bytes::new()));
 
     let sent = Instant::now();
@@ -102,7 +101,7 @@ async fn ask(
         Some(Ok(response)) => Some(response.status()),
         Some(Err(_)) | None => None,
     };
-    let metrics = proxy.metrics.route(Some(keyed.index));
+    let metrics = proxy.metrics.route(Some(place.index));
     metrics.upstream(StatusClass::from(status), sent.elapsed());
     match answered {
         Some(Ok(response)) if response.status().is_success() => {

@@ -55,12 +55,12 @@ fn check_says_valid_or_every_problem() {
 
 #[test]
 fn check_refuses_what_this_version_lacks() {
-    let text = STRIPE.replacen("dialect", "key_sources = [\"query:k\"]\ndialect", 1);
+    let text = STRIPE.replacen("dialect", "on_store_failure = \"bypass\"\ndialect", 1);
     let said = run(&text, &[], Asked::Check);
     assert_eq!(said.exit, Exit::Refused);
     assert_says(
         &said.err,
-        &["store.kind = \"redis\"", "policy.key_sources[0]"],
+        &["store.kind = \"redis\"", "policy.on_store_failure"],
     );
     assert!(!said.err.contains("hunter2"), "{}", said.err);
 }
