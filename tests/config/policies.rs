@@ -347,3 +347,11 @@ fn the_published_policy_has_every_policy_key_and_nothing_else() {
     }
     assert!(!document.to_string().contains("billing"), "{document}");
 }
+
+#[test]
+fn an_unproved_caller_is_taken_where_the_upstream_is_asked() {
+    let text = format!("[identity]\nfrom = [\"sigv4\"]\n[policy]\nreplay_auth = \"/me\"{ROUTE}");
+    assert_eq!(policy(&text).identity.from, [CallerPart::SigV4]);
+    let said = problems(&text.replace("/me", ""));
+    assert_says(&said, &["identity.from", "trust_unverified"]);
+}
