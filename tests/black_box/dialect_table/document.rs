@@ -107,15 +107,12 @@ fn answer(text: &str) -> Expected {
         Some(&"told") => Said::Told,
         _ => Said::Code(rest.iter().map(|cell| word(cell)).collect()),
     };
-    let marker = match &said {
-        Said::Code(codes) => {
-            assert!((1..=2).contains(&codes.len()), "{text:?}");
-            None
-        }
-        _ => {
-            assert!(rest.len() <= 2, "{text:?}");
-            rest.get(1).map(|cell| word(cell))
-        }
+    let marker = if let Said::Code(codes) = &said {
+        assert!((1..=2).contains(&codes.len()), "{text:?}");
+        None
+    } else {
+        assert!(rest.len() <= 2, "{text:?}");
+        rest.get(1).map(|cell| word(cell))
     };
     Expected {
         status,
