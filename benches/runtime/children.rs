@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow, bail};
 use idem_proxy::{
     app::App,
     config,
-    server::worker::Cores,
+    server::{listen::Listeners, worker::Cores},
     tasks::Tasks,
     telemetry::{access::AccessLog, log, metrics::Metrics},
 };
@@ -89,7 +89,8 @@ path = "/v1/orders"
         Cores::start(cores)?
     };
     current_thread()?.block_on(async {
-        let app = App::start_on(cores, config, Metrics::new(&routes), access).await?;
+        let listeners = Listeners::bind(&config).await?;
+        let app = App::new(config, listeners, cores, &Metrics::new(&routes), access)?;
         tell(app.client_addresses().next().context("no address")?)?;
         let _ = app
             .serve(async { drop(end().await) }, std::future::pending())
