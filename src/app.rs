@@ -5,37 +5,26 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
-use http::{
-    HeaderName, HeaderValue,
-    header::{AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TRANSFER_ENCODING},
-};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, health::Health},
-    config::{Config, Server, StoreKind},
-    core::{
-        policy::{CallerPart, KeyPlace},
-        record::ShortId,
-    },
+    config::{Config, Server},
+    core::record::ShortId,
     flight::Flights,
-    identity::Verifier,
-    limit::{Limit, Permit},
-    net::Stream,
-    proxy::{Peer, PolicyPage, Proxy, Records, Worker},
-    route::Router,
+    limit::Limit,
+    proxy::{Proxy, Worker},
     server::{
-        connection::{self, Settings},
+        accept::{Accepting, MAX_REFUSALS, Serving, accept},
+        connection::Settings,
         drain::Drain,
-        listen::Listener,
-        worker::{Core, Cores, Load},
+        listen::{Listener, Listeners},
+        worker::Cores,
     },
-    store::{Stores, clock::SystemClock, memory::MemoryStore},
     tasks::Tasks,
     telemetry::{
         access::AccessLog,
-        metrics::{Limit as LimitName, Metrics, Side},
+        metrics::{Limit as LimitName, Metrics},
     },
     upstream::{Pool, SWEEP_EVERY},
 };
@@ -46,20 +35,11 @@ pub struct App {
     config: Config,
     proxy: Arc<Proxy>,
     workers: Vec<Serving>,
-    clients: Vec<Listener>,
-    operators: Vec<Listener>,
+    listeners: Listeners,
     admin: Arc<AdminState>,
     health: Arc<Health>,
     connections: Arc<Limit>,
     running: Running,
-}
-
-/// One worker, and the core that it runs on.
-#[derive(Debug)]
-struct Serving {
-    core: Core,
-    worker: Arc<Worker>,
-    connections: Tasks,
 }
 
 /// What has to end before the process may.
@@ -89,32 +69,17 @@ pub enum Drained {
 }
 
 impl App {
-    /// Binds every address and starts the workers, each on a core of its own; nothing is accepted yet. Belongs into the runtime that will
-    /// accept.
+    /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// An address that cannot be bound, or a thread that cannot be started.
-    pub async fn start(
+    /// The system gives no random bytes.
+    pub fn new(
         config: Config,
-        metrics: Metrics,
-        access: AccessLog,
-    ) -> anyhow::Result<Self> {
-        let cores = Cores::start(config.server.workers).context("cannot start the workers")?;
-        Self::start_on(cores, config, metrics, access).await
-    }
-
-    /// [`App::start`] on these cores, whatever `server.workers` says.
-    ///
-    /// # Errors
-    /// An address that cannot be bound.
-    pub async fn start_on(
+        listeners: Listeners,
         cores: Cores,
-        config: Config,
-        metrics: Metrics,
+        metrics: &Metrics,
         access: AccessLog,
     ) -> anyhow::Result<Self> {
-        let clients = bind(&config.server.listen).await?;
-        let operators = bind(&config.admin.listen).await?;
         let running = Running {
             drain: Drain::default(),
             stopped: CancellationToken::new(),
@@ -124,18 +89,17 @@ impl App {
         };
         let health = Arc::new(Health::default());
         let mut app = Self {
-            proxy: Arc::new(proxy(&config, &metrics, access)?),
+            proxy: Arc::new(Proxy::new(&config, metrics, access)?),
             workers: Vec::new(),
-            clients,
-            operators,
+            listeners,
             admin: Arc::new(AdminState::new(metrics.clone(), Arc::clone(&health))),
             health,
             connections: Limit::new(config.server.max_connections),
             running,
             config,
         };
-        app.watch_limits(&metrics);
-        app.start_workers(&metrics);
+        app.watch_limits(metrics);
+        app.start_workers(metrics);
         Ok(app)
     }
 
@@ -192,12 +156,12 @@ impl App {
 
     /// The addresses that clients connect to.
     pub fn client_addresses(&self) -> impl Iterator<Item = &str> {
-        self.clients.iter().map(Listener::address)
+        self.listeners.clients.iter().map(Listener::address)
     }
 
     /// The addresses that operators connect to.
     pub fn operator_addresses(&self) -> impl Iterator<Item = &str> {
-        self.operators.iter().map(Listener::address)
+        self.listeners.operators.iter().map(Listener::address)
     }
 
     /// Serves until `term`, then drains: not ready at once, no new connections after `drain_delay`, and what runs is waited for until
@@ -210,7 +174,7 @@ impl App {
         now: impl Future<Output = ()>,
     ) -> Drained {
         let own = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
-        for listener in self.operators.drain(..) {
+        for listener in self.listeners.operators.drain(..) {
             own.detach(operate(
                 listener,
                 Arc::clone(&self.admin),
@@ -237,7 +201,7 @@ impl App {
             proxy: Arc::clone(&self.proxy),
             drain: self.running.drain.clone(),
         });
-        for listener in self.clients.drain(..) {
+        for listener in self.listeners.clients.drain(..) {
             own.spawn(accept(listener, Arc::clone(&app)));
         }
         drop(app);
@@ -291,181 +255,6 @@ impl Running {
         self.stopped.cancel();
         self.cores.end();
         drained
-    }
-}
-
-async fn bind(addresses: &[crate::config::Listen]) -> anyhow::Result<Vec<Listener>> {
-    let mut bound = Vec::new();
-    for address in addresses {
-        bound.append(&mut Listener::bind(address).await?);
-    }
-    Ok(bound)
-}
-
-fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Proxy> {
-    let router = Router::new(config.routes.clone());
-    let policies = || {
-        router
-            .routes()
-            .iter()
-            .map(|route| &route.policy)
-            .chain([&config.defaults])
-    };
-    let key_headers = distinct(
-        policies()
-            .flat_map(|policy| &policy.key_sources)
-            .filter_map(|source| match &source.place {
-                KeyPlace::Header(name) => Some(name),
-                KeyPlace::Query(_) | KeyPlace::Json(_) | KeyPlace::Form(_) => None,
-            }),
-    );
-    let callers = policies()
-        .flat_map(|policy| &policy.identity.from)
-        .filter_map(|part| match part {
-            CallerPart::Header(name) => Some(name),
-            CallerPart::Authorization
-            | CallerPart::Cookie(_)
-            | CallerPart::Jwt(_)
-            | CallerPart::SigV4
-            | CallerPart::PeerIp => None,
-        });
-    let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);
-    let acted_on = distinct(
-        ALWAYS_ACTED_ON
-            .iter()
-            .chain(&key_headers)
-            .chain(callers)
-            .chain(fingerprinted),
-    );
-    let clock = SystemClock::start();
-    let store = match config.store.kind {
-        StoreKind::None => Stores::None,
-        StoreKind::Memory => Stores::Memory(MemoryStore::with_clock(config.store.memory, clock)),
-    };
-    Ok(Proxy {
-        router,
-        key_headers,
-        acted_on,
-        hop: hop()?,
-        errors: config.defaults.errors.clone(),
-        records: Records::new(store, metrics),
-        namespace: config.store.namespace.clone(),
-        flights: Flights::new(),
-        executions: Limit::new(config.server.max_executions),
-        buffered: Limit::new(config.server.max_buffered_bytes),
-        body_timeout: config.server.body_timeout,
-        max_target_bytes: config.server.max_target_bytes,
-        trusted: config.server.trusted_proxies.clone(),
-        policy_page: PolicyPage::of(config)?,
-        verifiers: config
-            .verifiers
-            .iter()
-            .map(|settings| Arc::new(Verifier::new(settings.clone())))
-            .collect(),
-        metrics: metrics.clone(),
-        access,
-        clock,
-    })
-}
-
-/// This process as `Via` names it.
-fn hop() -> anyhow::Result<HeaderValue> {
-    let mut tag = [0; 8];
-    getrandom::fill(&mut tag).context("the system gives no random bytes")?;
-    Ok(HeaderValue::try_from(format!(
-        "1.1 idem-proxy-{:016x}",
-        u64::from_be_bytes(tag)
-    ))?)
-}
-
-/// Headers that are acted on whatever the configuration.
-const ALWAYS_ACTED_ON: [HeaderName; 7] = [
-    AUTHORIZATION,
-    CONNECTION,
-    COOKIE,
-    EXPECT,
-    FORWARDED,
-    HOST,
-    TRANSFER_ENCODING,
-];
-
-fn distinct<'a>(names: impl Iterator<Item = &'a HeaderName>) -> Vec<HeaderName> {
-    let mut distinct = Vec::new();
-    for name in names {
-        if !distinct.contains(name) {
-            distinct.push(name.clone());
-        }
-    }
-    distinct
-}
-
-/// What the accept loops share.
-struct Accepting {
-    settings: Settings,
-    workers: Vec<Serving>,
-    connections: Arc<Limit>,
-    refusals: Arc<Limit>,
-    proxy: Arc<Proxy>,
-    drain: Drain,
-}
-
-/// So many connections are told at a time that there is no room for them; more are closed without a word.
-const MAX_REFUSALS: usize = 256;
-
-/// Accepts until the drain begins; then the listener goes, and with it its address.
-async fn accept(listener: Listener, app: Arc<Accepting>) {
-    let mut begun = app.drain.begun();
-    loop {
-        let (stream, address) = tokio::select! {
-            biased;
-            () = &mut begun => return,
-            accepted = listener.accept() => accepted,
-        };
-        let Some(permit) = app.connections.take(1) else {
-            app.refuse(stream);
-            continue;
-        };
-        app.hand_over(stream, Peer::new(address, &app.proxy.trusted), permit);
-    }
-}
-
-impl Accepting {
-    /// Gives the connection to the core that has the fewest.
-    fn hand_over(&self, stream: Stream, peer: Peer, permit: Permit) {
-        let least = self
-            .workers
-            .iter()
-            .min_by_key(|serving| serving.core.load());
-        let (Some(serving), Ok(stream)) = (least, stream.detach()) else {
-            return; // there is always a worker, and a socket that cannot be moved is gone
-        };
-        let load: Load = serving.core.take_one();
-        let counted = self.proxy.metrics.connection(Side::Client);
-        let worker = Arc::clone(&serving.worker);
-        let (settings, drain) = (self.settings, self.drain.clone());
-        serving.connections.spawn(async move {
-            match stream.attach() {
-                Ok(stream) => connection::serve(stream, worker, peer, settings, drain).await,
-                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
-            }
-            drop((permit, load, counted));
-        });
-    }
-
-    /// Over `max_connections`: 503 and the end, by one of the workers.
-    fn refuse(&self, stream: Stream) {
-        self.proxy.metrics.limit_refused(LimitName::MaxConnections);
-        if let (Some(permit), Some(serving), Ok(stream)) =
-            (self.refusals.take(1), self.workers.first(), stream.detach())
-        {
-            let errors = self.proxy.errors.clone();
-            serving.connections.spawn(async move {
-                if let Ok(stream) = stream.attach() {
-                    connection::refuse(stream, &errors).await;
-                }
-                drop(permit);
-            });
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    io,
     net::TcpListener as StdListener,
     sync::Arc,
     sync::atomic::{AtomicU64, Ordering},
@@ -20,7 +21,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-use crate::tasks::Tasks;
+use crate::{
+    server::listen::{Listener, Listeners},
+    tasks::Tasks,
+};
 
 /// Where the demo's parts listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,28 +37,57 @@ pub struct Ports {
     pub upstream: u16,
 }
 
-impl Ports {
-    /// The usual ones, or free ones where they are taken.
+/// The ports, held, so that nobody else gets them.
+#[derive(Debug)]
+pub struct Held {
+    /// Which ones.
+    pub ports: Ports,
+    proxy: StdListener,
+    admin: StdListener,
+    upstream: StdListener,
+}
+
+impl Held {
+    /// The usual ports, or free ones where they are taken.
     ///
     /// # Errors
     /// There is no free port on loopback.
-    pub fn choose() -> std::io::Result<Self> {
-        // All are held until all are chosen, so that they differ.
-        let held = [USUAL.proxy, USUAL.admin, USUAL.upstream].map(|usual| {
+    pub fn choose() -> io::Result<Self> {
+        let bind = |usual: u16| {
             StdListener::bind(("127.0.0.1", usual)).or_else(|_| StdListener::bind(("127.0.0.1", 0)))
-        });
-        let [proxy, admin, upstream] = held;
-        let port = |held: &std::io::Result<StdListener>| match held {
-            Ok(listener) => Ok(listener.local_addr()?.port()),
-            Err(error) => Err(std::io::Error::from(error.kind())),
         };
+        let (proxy, admin, upstream) = (
+            bind(USUAL.proxy)?,
+            bind(USUAL.admin)?,
+            bind(USUAL.upstream)?,
+        );
         Ok(Self {
-            proxy: port(&proxy)?,
-            admin: port(&admin)?,
-            upstream: port(&upstream)?,
+            ports: Ports {
+                proxy: proxy.local_addr()?.port(),
+                admin: admin.local_addr()?.port(),
+                upstream: upstream.local_addr()?.port(),
+            },
+            proxy,
+            admin,
+            upstream,
         })
     }
 
+    /// Serves the sample payments service on its port, and gives the proxy's listeners.
+    ///
+    /// # Errors
+    /// The event loop does not take them.
+    pub fn serve(self, tasks: Tasks) -> io::Result<Listeners> {
+        self.upstream.set_nonblocking(true)?;
+        serve_payments(TcpListener::from_std(self.upstream)?, tasks);
+        Ok(Listeners {
+            clients: vec![Listener::adopt(self.proxy)?],
+            operators: vec![Listener::adopt(self.admin)?],
+        })
+    }
+}
+
+impl Ports {
     /// The demo's configuration.
     #[must_use]
     pub fn configuration(&self) -> String {
@@ -122,11 +155,7 @@ const USUAL: Ports = Ports {
 };
 
 /// Serves the sample payments service: every `POST /payments` makes a payment, `GET /payments` says how many there are.
-///
-/// # Errors
-/// The port is taken.
-pub async fn serve_payments(port: u16, tasks: Tasks) -> std::io::Result<()> {
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+fn serve_payments(listener: TcpListener, tasks: Tasks) {
     let payments = Arc::new(AtomicU64::new(0));
     let own = tasks.clone();
     own.detach(async move {
@@ -141,7 +170,6 @@ pub async fn serve_payments(port: u16, tasks: Tasks) -> std::io::Result<()> {
             });
         }
     });
-    Ok(())
 }
 
 async fn pay(

@@ -2,11 +2,13 @@
 
 use std::{io::Write as _, path::Path, process::ExitCode};
 
+use anyhow::Context as _;
 use idem_proxy::{
     app::{App, Drained},
     cli::{self, Command, Exit},
     config::{self, Loaded, StoreKind},
     demo,
+    server::{listen::Listeners, worker::Cores},
     tasks::Tasks,
     telemetry::{access::AccessLog, log, metrics::Metrics},
 };
@@ -39,18 +41,18 @@ fn serve(path: &Path) -> Exit {
 }
 
 fn run_demo() -> Exit {
-    let ports = match demo::Ports::choose() {
-        Ok(ports) => ports,
+    let held = match demo::Held::choose() {
+        Ok(held) => held,
         Err(error) => return fail(&format!("demo: no free port on loopback: {error}")),
     };
-    match config::parse("demo", &ports.configuration(), []).loaded() {
-        Ok(loaded) => run(loaded, Some(ports)),
+    match config::parse("demo", &held.ports.configuration(), []).loaded() {
+        Ok(loaded) => run(loaded, Some(held)),
         Err(problems) => cli::refuse(problems),
     }
 }
 
 /// Sets up the logs, and runs the application in the runtime of this thread: it accepts, the workers serve.
-fn run(loaded: Loaded, demo: Option<demo::Ports>) -> Exit {
+fn run(loaded: Loaded, demo: Option<demo::Held>) -> Exit {
     let telemetry = &loaded.config.telemetry;
     let rust_log = config::rust_log();
     let logs = match log::init(
@@ -91,7 +93,7 @@ fn run(loaded: Loaded, demo: Option<demo::Ports>) -> Exit {
 async fn until_drained(
     loaded: Loaded,
     logs: &log::LogGuard,
-    demo: Option<demo::Ports>,
+    demo: Option<demo::Held>,
 ) -> anyhow::Result<Drained> {
     let Loaded {
         config, warnings, ..
@@ -117,7 +119,13 @@ async fn until_drained(
         AccessLog::off()
     };
     let (term, now) = termination()?;
-    let app = App::start(config, metrics, access).await?;
+    let tour = demo.as_ref().map(|held| held.ports.tour());
+    let listeners = match demo {
+        Some(held) => held.serve(Tasks::new(Handle::current(), TaskTracker::new()))?,
+        None => Listeners::bind(&config).await?,
+    };
+    let cores = Cores::start(config.server.workers).context("cannot start the workers")?;
+    let app = App::new(config, listeners, cores, &metrics, access)?;
     for address in app.client_addresses() {
         tracing::info!(
             address,
@@ -128,14 +136,9 @@ async fn until_drained(
     for address in app.operator_addresses() {
         tracing::info!(address, "listening for operators");
     }
-    if let Some(ports) = demo {
-        demo::serve_payments(
-            ports.upstream,
-            Tasks::new(Handle::current(), TaskTracker::new()),
-        )
-        .await?;
+    if let Some(tour) = tour {
         // Where nobody reads it there is nobody to guide.
-        let _ = std::io::stdout().lock().write_all(ports.tour().as_bytes());
+        let _ = std::io::stdout().lock().write_all(tour.as_bytes());
     }
     Ok(app.serve(term, now).await)
 }

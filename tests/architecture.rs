@@ -13,14 +13,17 @@ use std::{
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
 const ARROWS: [(&str, &str); 18] = [
-    ("main", "app cli config demo tasks telemetry"),
+    ("main", "app cli config demo server tasks telemetry"),
     ("cli", "config"),
     (
         "app",
-        "admin config core flight identity limit net proxy route server store tasks telemetry timers upstream",
+        "admin config core flight limit proxy server tasks telemetry upstream",
     ),
-    ("demo", "tasks"),
-    ("server", "config core net proxy timers"),
+    ("demo", "server tasks"),
+    (
+        "server",
+        "config core limit net proxy tasks telemetry timers",
+    ),
     ("admin", "core telemetry"),
     (
         "proxy",

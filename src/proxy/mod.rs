@@ -17,6 +17,7 @@ mod policy_page;
 mod records;
 mod replay_auth;
 mod settle;
+mod setup;
 mod unread;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};

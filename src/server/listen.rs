@@ -11,7 +11,10 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, lookup_host};
 
-use crate::{config::Listen, net::Stream};
+use crate::{
+    config::{Config, Listen},
+    net::Stream,
+};
 
 /// A bound listener.
 #[derive(Debug)]
@@ -41,7 +44,47 @@ impl Drop for SocketFile {
     }
 }
 
+/// The listeners of one process.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Where clients connect.
+    pub clients: Vec<Listener>,
+    /// Where operators connect.
+    pub operators: Vec<Listener>,
+}
+
+impl Listeners {
+    /// Binds every address of a configuration.
+    ///
+    /// # Errors
+    /// What could not be bound, and why.
+    pub async fn bind(config: &Config) -> anyhow::Result<Self> {
+        async fn all(addresses: &[Listen]) -> anyhow::Result<Vec<Listener>> {
+            let mut bound = Vec::new();
+            for address in addresses {
+                bound.append(&mut Listener::bind(address).await?);
+            }
+            Ok(bound)
+        }
+        Ok(Self {
+            clients: all(&config.server.listen).await?,
+            operators: all(&config.admin.listen).await?,
+        })
+    }
+}
+
 impl Listener {
+    /// Takes over a listener that somebody else has bound.
+    ///
+    /// # Errors
+    /// The event loop does not take it.
+    pub fn adopt(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?.to_string();
+        let kind = Kind::Tcp(TcpListener::from_std(listener)?);
+        Ok(Self { kind, address })
+    }
+
     /// Binds every address that `listen` names.
     ///
     /// # Errors

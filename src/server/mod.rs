@@ -1,5 +1,6 @@
 //! The side of the clients: listeners, workers, connections, and their end.
 
+pub mod accept;
 pub mod connection;
 pub mod drain;
 mod head_timer;

@@ -1,0 +1,126 @@
+//! What a configuration makes of a proxy.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use http::{
+    HeaderName, HeaderValue,
+    header::{AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TRANSFER_ENCODING},
+};
+
+use super::{PolicyPage, Proxy, Records};
+use crate::{
+    config::{Config, StoreKind},
+    core::policy::{CallerPart, KeyPlace},
+    flight::Flights,
+    identity::Verifier,
+    limit::Limit,
+    route::Router,
+    store::{Stores, clock::SystemClock, memory::MemoryStore},
+    telemetry::{access::AccessLog, metrics::Metrics},
+};
+
+impl Proxy {
+    /// The proxy that `config` describes, with an empty store.
+    ///
+    /// # Errors
+    /// The system gives no random bytes, or the published policy is no answer.
+    pub fn new(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Self> {
+        let router = Router::new(config.routes.clone());
+        let policies = || {
+            router
+                .routes()
+                .iter()
+                .map(|route| &route.policy)
+                .chain([&config.defaults])
+        };
+        let key_headers = distinct(
+            policies()
+                .flat_map(|policy| &policy.key_sources)
+                .filter_map(|source| match &source.place {
+                    KeyPlace::Header(name) => Some(name),
+                    KeyPlace::Query(_) | KeyPlace::Json(_) | KeyPlace::Form(_) => None,
+                }),
+        );
+        let callers = policies()
+            .flat_map(|policy| &policy.identity.from)
+            .filter_map(|part| match part {
+                CallerPart::Header(name) => Some(name),
+                CallerPart::Authorization
+                | CallerPart::Cookie(_)
+                | CallerPart::Jwt(_)
+                | CallerPart::SigV4
+                | CallerPart::PeerIp => None,
+            });
+        let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);
+        let acted_on = distinct(
+            ALWAYS_ACTED_ON
+                .iter()
+                .chain(&key_headers)
+                .chain(callers)
+                .chain(fingerprinted),
+        );
+        let clock = SystemClock::start();
+        let store = match config.store.kind {
+            StoreKind::None => Stores::None,
+            StoreKind::Memory => {
+                Stores::Memory(MemoryStore::with_clock(config.store.memory, clock))
+            }
+        };
+        Ok(Self {
+            router,
+            key_headers,
+            acted_on,
+            hop: hop()?,
+            errors: config.defaults.errors.clone(),
+            records: Records::new(store, metrics),
+            namespace: config.store.namespace.clone(),
+            flights: Flights::new(),
+            executions: Limit::new(config.server.max_executions),
+            buffered: Limit::new(config.server.max_buffered_bytes),
+            body_timeout: config.server.body_timeout,
+            max_target_bytes: config.server.max_target_bytes,
+            trusted: config.server.trusted_proxies.clone(),
+            policy_page: PolicyPage::of(config)?,
+            verifiers: config
+                .verifiers
+                .iter()
+                .map(|settings| Arc::new(Verifier::new(settings.clone())))
+                .collect(),
+            metrics: metrics.clone(),
+            access,
+            clock,
+        })
+    }
+}
+
+/// This process as `Via` names it.
+fn hop() -> anyhow::Result<HeaderValue> {
+    let mut tag = [0; 8];
+    getrandom::fill(&mut tag).context("the system gives no random bytes")?;
+    Ok(HeaderValue::try_from(format!(
+        "1.1 idem-proxy-{:016x}",
+        u64::from_be_bytes(tag)
+    ))?)
+}
+
+/// Headers that are acted on whatever the configuration.
+const ALWAYS_ACTED_ON: [HeaderName; 7] = [
+    AUTHORIZATION,
+    CONNECTION,
+    COOKIE,
+    EXPECT,
+    FORWARDED,
+    HOST,
+    TRANSFER_ENCODING,
+];
+
+fn distinct<'a>(names: impl Iterator<Item = &'a HeaderName>) -> Vec<HeaderName> {
+    let mut distinct = Vec::new();
+    for name in names {
+        if !distinct.contains(name) {
+            distinct.push(name.clone());
+        }
+    }
+    distinct
+}
