@@ -10,7 +10,9 @@ use tempfile::TempDir;
 
 use crate::common::{PATIENCE, Proxy, Upstream, reply};
 
+mod gocardless;
 mod stripe;
+mod svix;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
