@@ -311,12 +311,14 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
             .map(|route| &route.policy)
             .chain([&config.defaults])
     };
-    let key_headers =
-        distinct(policies().flat_map(|policy| &policy.key_sources).map(
-            |source| match &source.place {
-                KeyPlace::Header(name) => name,
-            },
-        ));
+    let key_headers = distinct(
+        policies()
+            .flat_map(|policy| &policy.key_sources)
+            .filter_map(|source| match &source.place {
+                KeyPlace::Header(name) => Some(name),
+                KeyPlace::Query(_) | KeyPlace::Json(_) | KeyPlace::Form(_) => None,
+            }),
+    );
     let callers = policies()
         .flat_map(|policy| &policy.identity.from)
         .filter_map(|part| match part {

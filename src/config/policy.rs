@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use http::HeaderName;
+
 use super::{
     dialect::DIALECTS,
     kinds::{choose, duration},
@@ -16,8 +18,9 @@ use super::{
 };
 use crate::core::policy::{
     BodyMode, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity, InFlight, JsonPointer,
-    KeyFormat, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, Policy, QueryMode,
-    ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms, UnknownOutcome,
+    KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, MissingCaller,
+    Policy, QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms,
+    UnknownOutcome,
 };
 
 /// A claim shorter than this would lapse in a pause of the scheduler.
@@ -65,7 +68,17 @@ pub(super) fn policy(s: &mut Section<'_>, identity: Option<Identity>) -> Option<
     s.unavailable("replay_auth", Some(Value::text("")));
     let errors = errors(s);
     let fingerprint = fingerprint(s.child("fingerprint", Show::All));
+    if let (Some(keys), Some(identity)) = (&keys, &identity)
+        && keys.rule == KeyRule::Derived
+        && identity.missing == MissingCaller::Anonymous
+    {
+        s.object(
+            "key",
+            "derived, with identity.missing = \"anonymous\": strangers that send the same would get each other's answers",
+        );
+    }
     let (keys, flight) = (keys?, flight?);
+    let fingerprint = fingerprint.map(|rule| without_carriers(rule, &keys.sources));
     on_store_failure?;
     Some(Policy {
         key: keys.rule,
@@ -111,7 +124,7 @@ fn keys(s: &mut Section<'_>) -> Option<Keys> {
         ("required", Some(KeyRule::Required)),
         ("optional", Some(KeyRule::Optional)),
         ("off", Some(KeyRule::Off)),
-        ("derived", None),
+        ("derived", Some(KeyRule::Derived)),
     ];
     let rule = s.choice("key", "optional", &rules);
     let sources = s.list("key_sources", &["header:Idempotency-Key"], key_source);
@@ -344,4 +357,14 @@ fn fingerprint(mut section: Section<'_>) -> Option<FingerprintRule> {
         ignore: ignore?,
         only: only?,
     })
+}
+
+/// What carries a key is no part of the fingerprint, even if it is listed: a retry may carry its key elsewhere.
+fn without_carriers(mut rule: FingerprintRule, sources: &[KeySource]) -> FingerprintRule {
+    let carries = |name: &HeaderName| {
+        let is = |place: &KeyPlace| matches!(place, KeyPlace::Header(own) if own == name);
+        sources.iter().any(|source| is(&source.place))
+    };
+    rule.headers.retain(|name| !carries(name));
+    rule
 }

@@ -191,6 +191,13 @@ pub(super) fn warn(report: &Report, config: &Config) {
             ));
         }
     }
+    for route in keyed().filter(|route| route.policy.key == KeyRule::Derived) {
+        report.advise(format!(
+            "route {}: key = \"derived\" answers whatever is equal from the first answer until its retention ends, what a \
+             caller means to do twice included: give it a short retention",
+            route.name.as_str()
+        ));
+    }
     let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {
         let concerned = keyed().filter(|route| route.policy.identity.from.iter().any(has));
         let names: Vec<&str> = concerned.map(|route| route.name.as_str()).collect();

@@ -6,16 +6,23 @@ use regex::Regex;
 use super::{kinds::choose, problem::Refusal};
 use crate::core::{
     claims::ClaimPath,
-    policy::{CallerPart, Carrier, KeyFormat, KeyPlace, KeySource},
+    policy::{CallerPart, Carrier, JsonPointer, KeyFormat, KeyPlace, KeySource},
 };
 
 pub(super) fn key_source(text: &str) -> Result<KeySource, Refusal> {
-    let allowed = "header:NAME";
+    let allowed = "header:NAME, query:NAME, json:/pointer, form:NAME";
+    let refuse = |why: &str| Err(Refusal::wrong(why).allowed(allowed));
     let (kind, name) = text.split_once(':').unwrap_or_default();
     let place = match kind {
         "header" => KeyPlace::Header(header_name(name)?),
-        "query" | "json" | "form" => return Err(Refusal::unavailable().allowed(allowed)),
-        _ => return Err(Refusal::wrong("it is no place for a key").allowed(allowed)),
+        "query" | "form" if name.is_empty() => return refuse("the name is missing"),
+        "query" => KeyPlace::Query(name.to_owned()),
+        "form" => KeyPlace::Form(name.to_owned()),
+        "json" => match JsonPointer::parse(name) {
+            Some(pointer) if !name.is_empty() => KeyPlace::Json(pointer),
+            _ => return refuse("it is no JSON pointer into a document (RFC 6901)"),
+        },
+        _ => return refuse("it is no place for a key"),
     };
     let carrier = Carrier::new(name);
     Ok(KeySource { place, carrier })

@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     canonical,
+    media::{self, Stated, is_encoded, is_json, media_type},
     policy::{BodyMode, FingerprintRule, JsonPointer, QueryMode},
 };
 
@@ -291,10 +292,9 @@ impl Reading {
         if is_encoded(headers) {
             return Self::Raw;
         }
-        let mut types = headers.get_all(header::CONTENT_TYPE).iter();
-        let content_type = match (types.next(), types.next()) {
-            (Some(only), None) => only.as_bytes(),
-            _ => b"",
+        let content_type = match media::stated(headers) {
+            Stated::Once(value) => value,
+            Stated::Never | Stated::Again => b"",
         };
         let multipart = || match canonical::boundary(content_type) {
             Some(boundary) => Self::Multipart { boundary },
@@ -325,32 +325,6 @@ impl Reading {
             }
         }
     }
-}
-
-/// Whether the body has a content coding other than `identity` (RFC 9110, section 8.4).
-fn is_encoded(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(header::CONTENT_ENCODING).iter();
-    let mut codings = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    codings.any(|coding| {
-        let coding = coding.trim_ascii();
-        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
-    })
-}
-
-/// `application/json`, or a type with the suffix `+json` (RFC 6839, section 3.1).
-fn is_json(media_type: &[u8]) -> bool {
-    let suffix = media_type.last_chunk::<5>();
-    media_type.eq_ignore_ascii_case(b"application/json")
-        || suffix.is_some_and(|end| end.eq_ignore_ascii_case(b"+json"))
-}
-
-/// A Content-Type without its parameters.
-fn media_type(content_type: &[u8]) -> &[u8] {
-    content_type
-        .split(|byte| *byte == b';')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii()
 }
 
 fn frame(hash: &mut Sha256, tag: u8, part: &[u8]) {

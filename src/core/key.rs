@@ -3,14 +3,16 @@
 //! A [`Key`] exists only in a valid form: not empty, not too long, written as the route's `key_syntax` and
 //! `key_format` say. Nothing here shows one: its `Debug` is empty, and faults name the rule, not the value.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use sfv::{BareItem, Item, Parser};
 
 use super::{
-    policy::{EmptyKey, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Policy, RequiredIf},
+    carrier::{self, BodyKind, Document},
+    fingerprint::Digests,
+    policy::{EmptyKey, KeyFormat, KeyPlace, KeyRule, KeySyntax, Policy, RequiredIf},
     problem::{KeyFault, KeyRefused},
 };
 
@@ -19,6 +21,12 @@ use super::{
 pub struct Key(Bytes);
 
 impl Key {
+    /// The key of a request on a route with `key = "derived"`: equal requests have equal keys.
+    #[must_use]
+    pub fn derived(fingerprint: &Digests) -> Self {
+        Self(Bytes::copy_from_slice(&fingerprint.canonical))
+    }
+
     /// The content, for hashing.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -43,50 +51,107 @@ pub enum KeyFound {
     Key(Key),
 }
 
-/// Looks for the key in the sources of `policy`, in their order.
-///
-/// All sources are looked at: two that carry the same key are one key, and an empty one does not count beside a
-/// full one where `empty_key = "bypass"`.
+/// What a request's head says about its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// All that is to be said.
+    Found(KeyFound),
+    /// The body has to be read: a source that stands in it comes before any that has the key.
+    InBody,
+}
+
+/// A request's head, as far as it carries keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Its header fields.
+    pub headers: &'a HeaderMap,
+    /// Its query, as it is spelt.
+    pub query: Option<&'a str>,
+}
+
+/// Looks for the key in the head, as far as the order of the sources lets it; `body` is how the body is read,
+/// [`BodyKind::Opaque`] where there is none.
 ///
 /// # Errors
-/// The rule that is broken, and where: more than one line of a key header, equal or not; two sources with two different
-/// keys, of which the later one is named; a value that is no key as the policy writes them.
-pub fn find(policy: &Policy, headers: &HeaderMap) -> Result<KeyFound, KeyRefused> {
-    if policy.key == KeyRule::Off {
-        return Ok(KeyFound::Absent);
+/// As [`find`].
+pub fn find_in_head(policy: &Policy, head: Head<'_>, body: BodyKind) -> Result<Sought, KeyRefused> {
+    let found = seek(policy, head, Body::Unread(body))?;
+    Ok(found.map_or(Sought::InBody, Sought::Found))
+}
+
+/// Looks for the key in the sources of `policy`, in their order: the first that has one is what counts, and those behind it are
+/// not looked at. An empty value where `empty_key = "bypass"` is passed over.
+///
+/// # Errors
+/// The rule that the first source which is there breaks, and where: more than one line of a key header, a parameter or
+/// field that is there twice, equal or not; a value that is no key as the policy writes them.
+pub fn find(policy: &Policy, head: Head<'_>, body: &Document) -> Result<KeyFound, KeyRefused> {
+    let found = seek(policy, head, Body::Read(body))?;
+    Ok(found.unwrap_or(KeyFound::Absent)) // what was read holds nothing back
+}
+
+#[derive(Clone, Copy)]
+enum Body<'a> {
+    Unread(BodyKind),
+    Read(&'a Document),
+}
+
+/// `None`: it depends on the unread body.
+fn seek(policy: &Policy, head: Head<'_>, body: Body<'_>) -> Result<Option<KeyFound>, KeyRefused> {
+    if matches!(policy.key, KeyRule::Off | KeyRule::Derived) {
+        return Ok(Some(KeyFound::Absent));
     }
     let mut found = KeyFound::Absent;
     for source in &policy.key_sources {
-        let refused = |fault| KeyRefused {
+        let document = match (source.place.body(), body) {
+            (Some(kind), Body::Unread(unread)) if kind == unread => return Ok(None),
+            (_, Body::Unread(_)) => None,
+            (_, Body::Read(document)) => Some(document),
+        };
+        let here = at(policy, &source.place, head, document).map_err(|fault| KeyRefused {
             fault,
             carrier: source.carrier.clone(),
-        };
-        let here = at(policy, source, headers).map_err(refused)?;
-        found = match (found, here) {
-            (KeyFound::Key(first), KeyFound::Key(second)) if first != second => {
-                return Err(refused(KeyFault::Repeated));
-            }
-            (KeyFound::Key(key), _) | (_, KeyFound::Key(key)) => KeyFound::Key(key),
-            (KeyFound::Bypassed, _) | (_, KeyFound::Bypassed) => KeyFound::Bypassed,
-            (KeyFound::Absent, KeyFound::Absent) => KeyFound::Absent,
-        };
+        })?;
+        match here {
+            KeyFound::Key(_) => return Ok(Some(here)),
+            KeyFound::Bypassed => found = here,
+            KeyFound::Absent => {}
+        }
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// What one source says.
-fn at(policy: &Policy, source: &KeySource, headers: &HeaderMap) -> Result<KeyFound, KeyFault> {
-    let value = match &source.place {
-        KeyPlace::Header(name) => only_line(headers, name)?,
+fn at(
+    policy: &Policy,
+    place: &KeyPlace,
+    head: Head<'_>,
+    body: Option<&Document>,
+) -> Result<KeyFound, KeyFault> {
+    let value: Option<Cow<'_, [u8]>> = match place {
+        KeyPlace::Header(name) => only_line(head.headers, name)?.map(Cow::Borrowed),
+        KeyPlace::Query(name) => {
+            carrier::parameter(head.query.unwrap_or_default().as_bytes(), name)?.map(Cow::Owned)
+        }
+        KeyPlace::Form(name) => match body {
+            Some(body) => body.field(name)?.map(Cow::Owned),
+            None => None,
+        },
+        KeyPlace::Json(pointer) => match body {
+            Some(body) => body
+                .string(pointer)?
+                .map(|text| Cow::Owned(text.into_bytes())),
+            None => None,
+        },
     };
-    value.map_or(Ok(KeyFound::Absent), |value| read(policy, value))
+    value.map_or(Ok(KeyFound::Absent), |value| read(policy, &value))
 }
 
 /// Whether a request with these headers needs a key: `key = "required"`, or any entry of `key_required_if` fits.
 #[must_use]
 pub fn required(policy: &Policy, headers: &HeaderMap) -> bool {
     match policy.key {
-        KeyRule::Required => true,
+        KeyRule::Required | KeyRule::Derived => true,
         KeyRule::Optional => policy
             .key_required_if
             .iter()

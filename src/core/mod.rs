@@ -5,6 +5,7 @@
 
 pub mod caller;
 pub mod canonical;
+pub mod carrier;
 pub mod claims;
 pub mod fingerprint;
 #[cfg(test)]
@@ -12,6 +13,7 @@ pub(crate) mod fixtures;
 pub mod framing;
 pub mod headers;
 pub mod key;
+mod media;
 pub mod outcome;
 pub mod path;
 pub mod policy;

@@ -101,6 +101,8 @@ pub enum KeyRule {
     Optional,
     /// Keys are not looked at; the route passes through.
     Off,
+    /// Every request is keyed, by the canonical digest of its fingerprint; keys that are sent are not looked at.
+    Derived,
 }
 
 /// `key_sources`: one place where a key may stand, and what errors call it.
@@ -117,9 +119,16 @@ pub struct KeySource {
 pub enum KeyPlace {
     /// `header:NAME`
     Header(HeaderName),
+    /// `query:NAME`: a parameter of the query, by its decoded name.
+    Query(String),
+    /// `json:/pointer`: a value in a JSON body; the pointer has at least one token.
+    Json(JsonPointer),
+    /// `form:NAME`: a field of an `application/x-www-form-urlencoded` body, by its decoded name.
+    Form(String),
 }
 
-/// The own name of what carries a key, spelt as configured: a header's, without the `header:` before it. Cheap to clone.
+/// The own name of what carries a key, spelt as configured: that of a header, a parameter or a field, or a JSON pointer, without
+/// the `header:` before it. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Carrier(Arc<str>);
 

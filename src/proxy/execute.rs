@@ -16,11 +16,12 @@ use tokio::{
 };
 
 use super::{
-    Worker,
+    Place, Worker,
     body::AnswerBody,
+    buffered::{Buffered, Pieces},
     finish::{Finish, Live},
     forward::{not_switched, outgoing_head, passed_head},
-    keyed::{Keyed, Pieces, Start},
+    keyed::Start,
     settle::Settling,
 };
 use crate::{
@@ -87,31 +88,30 @@ impl Execution {
     )]
     pub(super) fn new(
         worker: &Arc<Worker>,
-        keyed: &Keyed<'_>,
+        place: &Place<'_>,
         id: RecordId,
         pool: Pool,
         start: Start,
         first: oneshot::Sender<First>,
         mut parts: request::Parts,
-        body: Bytes,
+        buffered: Buffered,
         fingerprint: Arc<Fingerprint>,
-        room: Permit,
     ) -> Self {
-        outgoing_head(&mut parts, worker, keyed.peer, pool.upstream());
+        outgoing_head(&mut parts, worker, place.peer, pool.upstream());
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
         Self {
             worker: Arc::clone(worker),
-            route: keyed.route.clone(),
-            index: keyed.index,
+            route: place.route.clone(),
+            index: place.index,
             id,
             pool,
             claim: start.claim,
             seat: start.seat,
             first,
-            request: Request::from_parts(parts, OutgoingBody::whole(body)),
+            request: Request::from_parts(parts, OutgoingBody::whole(buffered.body)),
             fingerprint,
-            room,
+            room: buffered.room,
             _permit: start.permit,
         }
     }

@@ -1,7 +1,8 @@
 //! Passing through: both directions stream, and nothing is kept.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{
     HeaderValue, Request, Response, Version,
     header::{HOST, TE, TRAILER},
@@ -41,6 +42,47 @@ pub(super) async fn forward(
     request: Request<Incoming>,
     peer: &Peer,
 ) -> Answer {
+    let (parts, incoming) = request.into_parts();
+    let (body, upload) = if incoming.is_end_stream() {
+        (OutgoingBody::Whole(None), None)
+    } else {
+        let (body, upload) = OutgoingBody::streamed(incoming, worker.proxy.body_timeout);
+        (body, Some(upload))
+    };
+    pass(
+        worker,
+        through,
+        Request::from_parts(parts, body),
+        upload,
+        peer,
+    )
+    .await
+}
+
+/// The same for a request whose body was read already.
+pub(super) async fn forward_whole(
+    worker: &Worker,
+    through: Through<'_>,
+    request: Request<Bytes>,
+    peer: &Peer,
+) -> Answer {
+    pass(
+        worker,
+        through,
+        request.map(OutgoingBody::whole),
+        None,
+        peer,
+    )
+    .await
+}
+
+async fn pass(
+    worker: &Worker,
+    through: Through<'_>,
+    request: Request<OutgoingBody>,
+    upload: Option<Arc<Upload>>,
+    peer: &Peer,
+) -> Answer {
     let Through {
         upstream,
         route,
@@ -56,7 +98,7 @@ pub(super) async fn forward(
     let Some(pool) = worker.pools.get(upstream) else {
         return failed(&Problem::UpstreamUnreachable); // checked when it was configured
     };
-    let (mut parts, incoming) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let trailers = headers::takes_trailers(&parts.headers);
     outgoing_head(&mut parts, worker, peer, pool.upstream());
     if trailers {
@@ -64,12 +106,6 @@ pub(super) async fn forward(
             .headers
             .insert(TE, HeaderValue::from_static("trailers"));
     }
-    let (body, upload) = if incoming.is_end_stream() {
-        (OutgoingBody::Whole(None), None)
-    } else {
-        let (body, upload) = OutgoingBody::streamed(incoming, worker.proxy.body_timeout);
-        (body, Some(upload))
-    };
     let sent = Instant::now();
     let call = std::pin::pin!(pool.send(Request::from_parts(parts, body)));
     let body_timeout = worker.proxy.body_timeout;

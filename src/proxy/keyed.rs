@@ -1,10 +1,10 @@
 //! A keyed request, in the order of the contract's section 4: caller, body, fingerprint, record, and then what follows.
+//! Where the key stands in the body, the body comes first.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, request::Parts};
-use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::{
     sync::oneshot,
@@ -12,14 +12,17 @@ use tokio::{
 };
 
 use super::{
-    Peer, Worker,
+    Place, Refusal, Worker,
     answer::{self, Answer},
+    body_kind,
+    buffered::Buffered,
     execute::{Execution, First},
     read_away,
 };
 use crate::{
-    config::Route,
     core::{
+        caller::CallerId,
+        carrier::{self, BodyKind, Document},
         fingerprint::{self, Fingerprint},
         key::Key,
         policy::{InFlight, MismatchInFlight, Policy, Scope},
@@ -31,30 +34,23 @@ use crate::{
     limit::Permit,
     store::{Begin, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics},
-    upstream::{Incomplete, Pause, next_piece},
 };
 
-/// What is known of a keyed request once its head was read.
+/// A keyed request: where it came, and what names it there.
 pub(super) struct Keyed<'a> {
-    pub(super) index: usize,
-    pub(super) route: &'a Route,
-    pub(super) key: Key,
-    /// Normalised.
-    pub(super) path: &'a str,
-    pub(super) peer: &'a Peer,
+    pub(super) place: Place<'a>,
+    pub(super) name: Name,
 }
 
-/// A body that was read whole, and the room that it takes.
-struct Buffered {
-    body: Bytes,
-    fingerprint: Arc<Fingerprint>,
-    room: Permit,
+/// What a keyed request goes by.
+pub(super) enum Name {
+    /// The key that it carries.
+    Key(Key),
+    /// `key = "derived"`: its own fingerprint.
+    Derived,
 }
 
-/// An error of the proxy's own, and how it is counted.
-type Refusal = (Problem, Outcome);
-
-/// Answers a keyed request.
+/// Answers a keyed request whose body is not read yet.
 ///
 /// Dropping the future before the execution has started refuses the request and leaves nothing behind; afterwards it changes
 /// nothing.
@@ -63,172 +59,178 @@ pub(super) async fn answer(
     keyed: Keyed<'_>,
     request: Request<Incoming>,
 ) -> Answer {
+    let Keyed { place, name } = keyed;
+    let policy = &*place.route.policy;
     let (parts, incoming) = request.into_parts();
-    let id = match identify(worker, &keyed, &parts).await {
-        Ok(id) => id,
+    let caller = match caller(worker, &place, &parts).await {
+        Ok(caller) => caller,
         Err(refusal) => {
             read_away(Request::from_parts(parts, incoming)).await;
-            return worker.refused(&keyed.route.policy, &refusal, None);
+            return worker.refused(policy, &refusal, None);
         }
     };
-    let buffered = match read_body(worker, &keyed, &parts, incoming).await {
-        Ok(buffered) => buffered,
-        Err(refusal) => return worker.refused(&keyed.route.policy, &refusal, None),
+    let (buffered, print) = match read(worker, &place, &parts, incoming).await {
+        Ok(read) => read,
+        Err(refusal) => return worker.refused(policy, &refusal, None),
     };
+    let key = match name {
+        Name::Key(key) => key,
+        Name::Derived => Key::derived(&print.digests()),
+    };
+    let id = identify(worker, &place, &parts, &caller, &key);
+    visit(worker, &place, id, print, parts, buffered).await
+}
+
+/// Reads the whole body within its bounds and takes its fingerprint on the way.
+async fn read(
+    worker: &Worker,
+    place: &Place<'_>,
+    parts: &Parts,
+    incoming: Incoming,
+) -> Result<(Buffered, Arc<Fingerprint>), Refusal> {
+    let policy = &*place.route.policy;
+    let kind = body_kind(policy, &parts.headers, &incoming);
+    let mut print = print(place, parts);
+    let read = Buffered::read(worker, policy.max_request_body, incoming, |piece| {
+        // What something may have to be left out of waits for its end.
+        if kind == BodyKind::Opaque {
+            print.update(piece);
+        }
+    });
+    let mut buffered = read.await?;
+    let document = Document::new(kind, Bytes::clone(&buffered.body));
+    let print = finish(worker, policy, print, &document, &mut buffered)?;
+    Ok((buffered, print))
+}
+
+/// Answers a request whose body had to be read for its key.
+///
+/// Dropping the future is as for [`answer`].
+pub(super) async fn answer_read(
+    worker: &Arc<Worker>,
+    place: &Place<'_>,
+    key: &Key,
+    parts: Parts,
+    mut buffered: Buffered,
+    document: &Document,
+) -> Answer {
+    let policy = &*place.route.policy;
+    let caller = match caller(worker, place, &parts).await {
+        Ok(caller) => caller,
+        Err(refusal) => return worker.refused(policy, &refusal, None),
+    };
+    let id = identify(worker, place, &parts, &caller, key);
+    let print = print(place, &parts);
+    match finish(worker, policy, print, document, &mut buffered) {
+        Ok(print) => visit(worker, place, id, print, parts, buffered).await,
+        Err(refusal) => worker.refused(policy, &refusal, None),
+    }
+}
+
+/// Whose key it is, if there is a store to ask for it.
+async fn caller(worker: &Worker, place: &Place<'_>, parts: &Parts) -> Result<CallerId, Refusal> {
+    let proxy = &worker.proxy;
+    let caller = proxy
+        .caller(&place.route.policy.identity, place.peer, &parts.headers)
+        .await
+        .map_err(|_| (Problem::CallerMissing, Outcome::CallerMissing))?;
+    if matches!(proxy.records.store(), Stores::None) {
+        return Err((Problem::NoStore, Outcome::NoStore));
+    }
+    Ok(caller)
+}
+
+/// The name of the record.
+fn identify(
+    worker: &Worker,
+    place: &Place<'_>,
+    parts: &Parts,
+    caller: &CallerId,
+    key: &Key,
+) -> RecordId {
+    let scope = match place.route.policy.scope {
+        Scope::Operation => ScopePart::Operation {
+            method: parts.method.as_str(),
+            path: place.path,
+        },
+        Scope::Caller => ScopePart::Caller,
+    };
+    RecordId::new(&worker.proxy.namespace, caller, scope, key)
+}
+
+/// The fingerprint of the request as far as its head goes.
+fn print(place: &Place<'_>, parts: &Parts) -> fingerprint::Builder {
+    let policy = &place.route.policy;
+    let query = carrier::query_without(&policy.key_sources, parts.uri.query());
+    fingerprint::Builder::new(
+        &policy.fingerprint,
+        &parts.method,
+        place.path,
+        query.as_deref(),
+        &parts.headers,
+    )
+}
+
+/// The fingerprint of the whole request, without what carries keys in its body.
+fn finish(
+    worker: &Worker,
+    policy: &Policy,
+    print: fingerprint::Builder,
+    document: &Document,
+    buffered: &mut Buffered,
+) -> Result<Arc<Fingerprint>, Refusal> {
+    let counted = match document.without(&policy.key_sources) {
+        Some(rest) => {
+            buffered.take_beside(worker, rest.len())?;
+            rest
+        }
+        None => Bytes::clone(&buffered.body),
+    };
+    Ok(Arc::new(print.finish(counted)))
+}
+
+async fn visit(
+    worker: &Arc<Worker>,
+    place: &Place<'_>,
+    id: RecordId,
+    fingerprint: Arc<Fingerprint>,
+    parts: Parts,
+    buffered: Buffered,
+) -> Answer {
     let length = buffered.body.len() as u64;
     let visit = Visit {
         worker,
-        keyed: &keyed,
+        place,
         id,
-        fingerprint: Arc::clone(&buffered.fingerprint),
+        fingerprint,
     };
     let mut answer = visit.answer(parts, buffered).await;
     answer.request_bytes = Some(length);
     answer
 }
 
-/// The name of the record, if the caller may have one.
-async fn identify(worker: &Worker, keyed: &Keyed<'_>, parts: &Parts) -> Result<RecordId, Refusal> {
-    let proxy = &worker.proxy;
-    let policy = &keyed.route.policy;
-    let caller = proxy
-        .caller(&policy.identity, keyed.peer, &parts.headers)
-        .await
-        .map_err(|_| (Problem::CallerMissing, Outcome::CallerMissing))?;
-    if matches!(proxy.records.store(), Stores::None) {
-        return Err((Problem::NoStore, Outcome::NoStore));
-    }
-    let scope = match policy.scope {
-        Scope::Operation => ScopePart::Operation {
-            method: parts.method.as_str(),
-            path: keyed.path,
-        },
-        Scope::Caller => ScopePart::Caller,
-    };
-    Ok(RecordId::new(&proxy.namespace, &caller, scope, &keyed.key))
-}
-
-/// Reads the whole body within its bounds and takes its fingerprint on the way.
-async fn read_body(
-    worker: &Worker,
-    keyed: &Keyed<'_>,
-    parts: &Parts,
-    mut incoming: Incoming,
-) -> Result<Buffered, Refusal> {
-    let proxy = &worker.proxy;
-    let limit = keyed.route.policy.max_request_body;
-    let too_large = || (Problem::BodyTooLarge { limit }, Outcome::TooLarge);
-    let overloaded = || {
-        proxy.metrics.limit_refused(Limit::MaxBufferedBytes);
-        (Problem::Overloaded, Outcome::Overloaded)
-    };
-
-    let announced = incoming
-        .size_hint()
-        .exact()
-        .map_or(Ok(0), usize::try_from)
-        .unwrap_or(usize::MAX);
-    if announced > limit {
-        return Err(too_large());
-    }
-    // What is announced has to fit now, but only what comes is counted: heads without bodies take nobody's room.
-    let mut room = proxy.buffered.take(announced).ok_or_else(overloaded)?;
-    room.shrink_to(0);
-    let mut print = fingerprint::Builder::new(
-        &keyed.route.policy.fingerprint,
-        &parts.method,
-        keyed.path,
-        parts.uri.query(),
-        &parts.headers,
-    );
-    let mut pieces = Pieces::default();
-    let mut pause = Pause::new(proxy.body_timeout);
-    while let Some(piece) = next_piece(&mut incoming, &mut pause).await {
-        let frame = piece.map_err(|why| match why {
-            Incomplete::Stalled => (Problem::RequestTimeout, Outcome::BadRequest),
-            Incomplete::Broken(_) => (
-                Problem::BadRequest("The request's body is broken."),
-                Outcome::BadRequest,
-            ),
-        })?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if pieces.length + data.len() > limit {
-            return Err(too_large());
-        }
-        if !room.grow_to(pieces.length + data.len()) {
-            return Err(overloaded());
-        }
-        print.update(&data);
-        pieces.push(data, announced);
-    }
-    let body = pieces.whole();
-    let fingerprint = Arc::new(print.finish(Bytes::clone(&body)));
-    Ok(Buffered {
-        body,
-        fingerprint,
-        room,
-    })
-}
-
-/// The pieces of a body until it is whole. One piece is never copied.
-#[derive(Default)]
-pub(super) struct Pieces {
-    first: Option<Bytes>,
-    all: Vec<u8>,
-    length: usize,
-}
-
-impl Pieces {
-    /// How many bytes there are.
-    pub(super) fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Adds a piece; `announced` is the length of the whole, as far as it is known.
-    pub(super) fn push(&mut self, piece: Bytes, announced: usize) {
-        self.length += piece.len();
-        match &self.first {
-            None if self.all.is_empty() => self.first = Some(piece),
-            None => self.all.extend_from_slice(&piece),
-            Some(first) => {
-                self.all.reserve_exact(announced.max(self.length));
-                self.all.extend_from_slice(first);
-                self.all.extend_from_slice(&piece);
-                self.first = None;
-            }
-        }
-    }
-
-    /// The whole body.
-    pub(super) fn whole(self) -> Bytes {
-        self.first.unwrap_or_else(|| self.all.into())
-    }
-}
-
 /// A keyed request at its record.
 struct Visit<'a> {
     worker: &'a Arc<Worker>,
-    keyed: &'a Keyed<'a>,
+    place: &'a Place<'a>,
     id: RecordId,
     fingerprint: Arc<Fingerprint>,
 }
 
 impl Visit<'_> {
     fn policy(&self) -> &Policy {
-        &self.keyed.route.policy
+        &self.place.route.policy
     }
 
     fn metrics(&self) -> &RouteMetrics {
-        self.worker.proxy.metrics.route(Some(self.keyed.index))
+        self.worker.proxy.metrics.route(Some(self.place.index))
     }
 
     fn ask(&self) -> Ask<'_> {
         Ask {
             fingerprint: &self.fingerprint,
             terms: &self.policy().terms,
-            route: &self.keyed.route.name,
+            route: &self.place.route.name,
         }
     }
 
@@ -337,22 +339,21 @@ impl Visit<'_> {
     /// Starts the execution and waits for it like everybody else, but only for `response_timeout`.
     async fn execute(&self, start: Start, parts: Parts, buffered: Buffered) -> Answer {
         let (first, landing) = oneshot::channel();
-        let Some(pool) = self.worker.pools.get(self.keyed.route.upstream).cloned() else {
+        let Some(pool) = self.worker.pools.get(self.place.route.upstream).cloned() else {
             return self.problem(&Problem::UpstreamUnreachable, Outcome::UpstreamFailure); // checked when it was configured
         };
         let timers = Arc::clone(pool.response_timers());
         let deadline = Instant::now() + pool.upstream().response_timeout;
         let execution = Execution::new(
             self.worker,
-            self.keyed,
+            self.place,
             self.id,
             pool,
             start,
             first,
             parts,
-            buffered.body,
-            buffered.fingerprint,
-            buffered.room,
+            buffered,
+            Arc::clone(&self.fingerprint),
         );
         // Boxed, it is moved once and not at each step of the spawning.
         self.worker.executions.spawn(Box::pin(execution.run()));
@@ -463,22 +464,4 @@ pub(super) struct Start {
     pub(super) claim: crate::store::Claim,
     pub(super) seat: Seat,
     pub(super) permit: Permit,
-}
-
-impl Worker {
-    fn refused(
-        &self,
-        policy: &Policy,
-        (problem, outcome): &Refusal,
-        record: Option<ShortId>,
-    ) -> Answer {
-        use crate::store::clock::Clock as _;
-        Answer::problem(
-            problem,
-            *outcome,
-            &policy.errors,
-            record,
-            self.proxy.clock.now(),
-        )
-    }
 }

@@ -2,10 +2,12 @@
 //!
 //! A request without a key, or without a route, streams through (`forward`) and touches no store, no buffer and no lock. A
 //! keyed one goes the way of the contract's section 4 (`keyed`); the right to execute is carried out by a task of the proxy's
-//! own (`execute`), so that a client that goes away changes nothing.
+//! own (`execute`), so that a client that goes away changes nothing. One whose key may stand in its body is read first
+//! (`unread`).
 
 mod answer;
 mod body;
+mod buffered;
 mod caller;
 mod execute;
 mod finish;
@@ -13,11 +15,12 @@ mod forward;
 mod keyed;
 mod records;
 mod settle;
+mod unread;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Response, header::EXPECT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header::EXPECT};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -27,6 +30,8 @@ use tokio::time::Instant;
 use self::{
     answer::Answer,
     forward::{Through, forward},
+    keyed::{Keyed, Name},
+    unread::Unread,
 };
 pub use self::{
     body::{AnswerBody, CutOff, Pipe},
@@ -35,12 +40,14 @@ pub use self::{
 use crate::{
     config::Route,
     core::{
+        carrier::BodyKind,
         framing,
         headers::{self, Arrival},
-        key::{self, KeyFound},
+        key::{self, Head, Key, KeyFound, Sought},
         path::normalise,
-        policy::{Errors, KeyRule},
-        problem::Problem,
+        policy::{Errors, KeyRule, Policy},
+        problem::{KeyRefused, Problem},
+        record::ShortId,
     },
     flight::Flights,
     identity::Verifier,
@@ -134,6 +141,19 @@ impl Peer {
     }
 }
 
+/// A request on its route.
+struct Place<'a> {
+    /// The route's index, for metrics and logs.
+    index: usize,
+    route: &'a Route,
+    /// Normalised.
+    path: &'a str,
+    peer: &'a Peer,
+}
+
+/// An error of the proxy's own, and how it is counted.
+type Refusal = (Problem, Outcome);
+
 /// Which way a request goes.
 enum Course<'a> {
     /// None: this is the answer.
@@ -142,6 +162,15 @@ enum Course<'a> {
     Through(Through<'a>),
     /// Under its key.
     Keyed(keyed::Keyed<'a>),
+    /// Its body says.
+    Unread(unread::Unread<'a>),
+}
+
+/// What follows from the key that was found, or not.
+enum ByKey<'a> {
+    Refused(Box<Answer>),
+    Through(Through<'a>),
+    Keyed(Key),
 }
 
 impl Worker {
@@ -167,6 +196,7 @@ impl Worker {
             Course::Through(through) => forward(&self, through, request, &peer).await,
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
+            Course::Unread(unread) => Box::pin(unread::answer(&self, unread, request)).await,
         };
         let took = started.elapsed();
         self.proxy
@@ -196,7 +226,7 @@ impl Worker {
         path: &'a str,
     ) -> (Option<usize>, Course<'a>) {
         if let Some(problem) = self.refusal(request) {
-            return (None, self.refuse(&problem, None, Outcome::BadRequest));
+            return (None, self.turned_away(problem));
         }
         let index = match self.proxy.router.find(request.method(), path) {
             Match::Route(index) => index,
@@ -205,63 +235,71 @@ impl Worker {
                 let problem = Problem::BadRequest(
                     "Methods are case-sensitive, and this one is written in upper case.",
                 );
-                return (None, self.refuse(&problem, None, Outcome::BadRequest));
+                return (None, self.turned_away(problem));
             }
         };
         let Some(route) = self.proxy.router.get(index) else {
             return (None, self.pass_through(request)); // an index of the router's own is always there
         };
-        (
-            Some(index),
-            self.on_route(request, peer, path, index, route),
-        )
+        let place = Place {
+            index,
+            route,
+            path,
+            peer,
+        };
+        (Some(index), self.on_route(request, place))
     }
 
-    fn on_route<'a>(
-        &'a self,
-        request: &Request<Incoming>,
-        peer: &'a Peer,
-        path: &'a str,
-        index: usize,
-        route: &'a Route,
-    ) -> Course<'a> {
-        let policy = &route.policy;
-        let through = |outcome| {
-            Course::Through(Through {
-                upstream: route.upstream,
-                route: Some(index),
-                errors: &policy.errors,
-                outcome,
-            })
-        };
-        if policy.key == KeyRule::Off {
-            return through(Outcome::Unkeyed);
-        }
-        match key::find(policy, request.headers()) {
-            Err(refused) => self.refuse(
-                &Problem::KeyInvalid(refused),
-                Some(route),
-                Outcome::KeyInvalid,
-            ),
-            Ok(KeyFound::Key(key)) => Course::Keyed(keyed::Keyed {
-                index,
-                route,
-                key,
-                path,
-                peer,
-            }),
-            Ok(KeyFound::Absent | KeyFound::Bypassed)
-                if key::required(policy, request.headers()) =>
-            {
-                let carrier = policy.key_carrier();
-                self.refuse(
-                    &Problem::KeyMissing { carrier },
-                    Some(route),
-                    Outcome::KeyMissing,
-                )
+    fn on_route<'a>(&'a self, request: &Request<Incoming>, place: Place<'a>) -> Course<'a> {
+        let policy = &place.route.policy;
+        match policy.key {
+            KeyRule::Off => return Course::Through(place.through(Outcome::Unkeyed)),
+            KeyRule::Derived => {
+                let name = Name::Derived;
+                return Course::Keyed(Keyed { place, name });
             }
-            Ok(KeyFound::Absent) => through(Outcome::Unkeyed),
-            Ok(KeyFound::Bypassed) => through(Outcome::Bypass),
+            KeyRule::Required | KeyRule::Optional => {}
+        }
+        let head = Head {
+            headers: request.headers(),
+            query: request.uri().query(),
+        };
+        let kind = body_kind(policy, head.headers, request.body());
+        let found = match key::find_in_head(policy, head, kind) {
+            Ok(Sought::InBody) => return Course::Unread(Unread { place, kind }),
+            Ok(Sought::Found(found)) => Ok(found),
+            Err(refused) => Err(refused),
+        };
+        match self.by_key(&place, request.headers(), found) {
+            ByKey::Refused(answer) => Course::Refused(answer),
+            ByKey::Through(through) => Course::Through(through),
+            ByKey::Keyed(key) => {
+                let name = Name::Key(key);
+                Course::Keyed(Keyed { place, name })
+            }
+        }
+    }
+
+    /// What follows from the search for the key, whether or not the body was read for it.
+    fn by_key<'a>(
+        &self,
+        place: &Place<'a>,
+        headers: &HeaderMap,
+        found: Result<KeyFound, KeyRefused>,
+    ) -> ByKey<'a> {
+        let policy = &place.route.policy;
+        let refused = |problem, outcome| {
+            ByKey::Refused(Box::new(self.refused(policy, &(problem, outcome), None)))
+        };
+        match found {
+            Err(fault) => refused(Problem::KeyInvalid(fault), Outcome::KeyInvalid),
+            Ok(KeyFound::Key(key)) => ByKey::Keyed(key),
+            Ok(KeyFound::Absent | KeyFound::Bypassed) if key::required(policy, headers) => {
+                let carrier = policy.key_carrier();
+                refused(Problem::KeyMissing { carrier }, Outcome::KeyMissing)
+            }
+            Ok(KeyFound::Absent) => ByKey::Through(place.through(Outcome::Unkeyed)),
+            Ok(KeyFound::Bypassed) => ByKey::Through(place.through(Outcome::Bypass)),
         }
     }
 
@@ -309,12 +347,45 @@ impl Worker {
         (!headers::expectation_can_be_met(request.headers())).then_some(Problem::ExpectationFailed)
     }
 
-    /// One of the proxy's own errors, before there is a record.
-    fn refuse(&self, problem: &Problem, route: Option<&Route>, outcome: Outcome) -> Course<'_> {
-        let errors = route.map_or(&self.proxy.errors, |route| &route.policy.errors);
-        let answer = Answer::problem(problem, outcome, errors, None, self.proxy.clock.now());
-        Course::Refused(Box::new(answer))
+    /// Refuses what no request may be.
+    fn turned_away(&self, problem: Problem) -> Course<'_> {
+        let refusal = (problem, Outcome::BadRequest);
+        Course::Refused(Box::new(self.error(&self.proxy.errors, &refusal, None)))
     }
+
+    /// One of the proxy's own errors, on a route.
+    fn refused(&self, policy: &Policy, refusal: &Refusal, record: Option<ShortId>) -> Answer {
+        self.error(&policy.errors, refusal, record)
+    }
+
+    fn error(
+        &self,
+        errors: &Errors,
+        (problem, outcome): &Refusal,
+        record: Option<ShortId>,
+    ) -> Answer {
+        Answer::problem(problem, *outcome, errors, record, self.proxy.clock.now())
+    }
+}
+
+impl<'a> Place<'a> {
+    /// Through, as what it then counts as.
+    fn through(&self, outcome: Outcome) -> Through<'a> {
+        Through {
+            upstream: self.route.upstream,
+            route: Some(self.index),
+            errors: &self.route.policy.errors,
+            outcome,
+        }
+    }
+}
+
+/// How this body is read for keys. Where there is none, or no source stands in one, that is not at all.
+fn body_kind(policy: &Policy, headers: &HeaderMap, body: &Incoming) -> BodyKind {
+    if body.is_end_stream() {
+        return BodyKind::Opaque;
+    }
+    BodyKind::of(&policy.key_sources, headers)
 }
 
 /// Reads the body of a request that is refused, if it is short: its connection can then serve the next request. A long one ends its

@@ -7,6 +7,8 @@ mod callers;
 #[cfg(test)]
 mod callers_jwt;
 #[cfg(test)]
+mod carriers;
+#[cfg(test)]
 mod common;
 #[cfg(test)]
 mod demo;

@@ -55,13 +55,10 @@ fn check_says_valid_or_every_problem() {
 
 #[test]
 fn check_refuses_what_this_version_lacks() {
-    let text = STRIPE.replacen("dialect", "key_sources = [\"query:k\"]\ndialect", 1);
+    let text = STRIPE.replacen("dialect", "replay_auth = \"/me\"\ndialect", 1);
     let said = run(&text, &[], Asked::Check);
     assert_eq!(said.exit, Exit::Refused);
-    assert_says(
-        &said.err,
-        &["store.kind = \"redis\"", "policy.key_sources[0]"],
-    );
+    assert_says(&said.err, &["store.kind = \"redis\"", "policy.replay_auth"]);
     assert!(!said.err.contains("hunter2"), "{}", said.err);
 }
 

@@ -43,19 +43,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[telemetry]\notlp_sample_ratio = 0.5",
             "telemetry.otlp_sample_ratio",
         ),
-        ("[policy]\nkey = \"derived\"", "policy.key"),
-        (
-            "[policy]\nkey_sources = [\"query:k\"]",
-            "policy.key_sources[0]",
-        ),
-        (
-            "[policy]\nkey_sources = [\"json:/k\"]",
-            "policy.key_sources[0]",
-        ),
-        (
-            "[policy]\nkey_sources = [\"form:k\"]",
-            "policy.key_sources[0]",
-        ),
         ("[policy]\nafter_expiry = \"refuse\"", "policy.after_expiry"),
         ("[policy]\nrefuse_for = \"30d\"", "policy.refuse_for"),
         (

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use idem_proxy::core::policy::{
-    CallerPart, ErrorShape, InFlight, KeyFormat, KeySyntax, MissingCaller, Policy, QueryMode,
-    ReplayHeaders, RetentionFrom, Scope, UnknownOutcome,
+    CallerPart, ErrorShape, InFlight, JsonPointer, KeyFormat, KeyPlace, KeyRule, KeySyntax,
+    MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom, Scope, UnknownOutcome,
 };
 
 use crate::common::{ROUTE, assert_says, policy, problems};
@@ -79,7 +79,7 @@ fn the_ietf_dialect_serves_as_it_is() {
 }
 
 #[test]
-fn every_dialect_serves_with_keys_in_a_header_and_says_errors_its_own_way() {
+fn every_dialect_serves_and_says_errors_its_own_way() {
     for (dialect, shape) in [
         ("standard", ErrorShape::Problem),
         ("ietf", ErrorShape::Problem),
@@ -90,9 +90,7 @@ fn every_dialect_serves_with_keys_in_a_header_and_says_errors_its_own_way() {
         ("stripe-v2", ErrorShape::Stripe),
         ("aws", ErrorShape::AwsXml),
     ] {
-        let text = format!(
-            "[policy]\ndialect = \"{dialect}\"\nkey_sources = [\"header:Idempotency-Key\"]\n{ROUTE}"
-        );
+        let text = format!("[policy]\ndialect = \"{dialect}\"\n{ROUTE}");
         assert_eq!(policy(&text).errors.shape, shape, "{dialect}");
     }
 }
@@ -110,33 +108,82 @@ fn the_shape_of_errors_is_chosen_by_its_word() {
 #[test]
 fn a_carrier_is_called_as_it_is_spelt() {
     let sources = "[policy]\nkey_sources = [\"header:X-Request-Token\"]\n";
-    for (settings, spelt) in [("", "Idempotency-Key"), (sources, "X-Request-Token")] {
+    for (settings, spelt) in [
+        ("", "Idempotency-Key"),
+        (sources, "X-Request-Token"),
+        ("[policy]\nkey_sources = [\"query:Token\"]\n", "Token"),
+        ("[policy]\nkey_sources = [\"form:a:b\"]\n", "a:b"),
+        ("[policy]\nkey_sources = [\"json:/a~1b\"]\n", "/a~1b"),
+    ] {
         let carrier = policy(&format!("{settings}{ROUTE}")).key_carrier();
         assert_eq!(carrier.expect("a source").as_str(), spelt);
     }
 }
 
 #[test]
-fn what_a_dialect_asks_for_is_refused_in_its_name() {
-    let said = problems("[policy]\ndialect = \"aws\"\n");
+fn keys_may_stand_in_four_kinds_of_places() {
+    let sources = |settings: &str| {
+        let places = policy(&format!("[policy]\n{settings}\n{ROUTE}")).key_sources;
+        places
+            .into_iter()
+            .map(|source| source.place)
+            .collect::<Vec<_>>()
+    };
+    let pointer = |text| KeyPlace::Json(JsonPointer::parse(text).expect("a pointer"));
+    let listed = "key_sources = [\"header:X-K\", \"query:a b\", \"json:/m/k\", \"form:k\"]";
+    let header = KeyPlace::Header("x-k".parse().expect("a name"));
+    assert_eq!(
+        sources(listed),
+        [
+            header,
+            KeyPlace::Query("a b".into()),
+            pointer("/m/k"),
+            KeyPlace::Form("k".into())
+        ]
+    );
+    let [form, query] = [KeyPlace::Form, KeyPlace::Query].map(|place| place("ClientToken".into()));
+    assert_eq!(
+        sources("dialect = \"aws\""),
+        [
+            form,
+            query,
+            pointer("/clientToken"),
+            pointer("/ClientToken")
+        ]
+    );
+}
+
+#[test]
+fn what_carries_a_key_is_no_part_of_the_fingerprint() {
+    let listed = "fingerprint = { headers = [\"X-K\", \"X-A\"] }\n";
+    let rule = |sources: &str| {
+        policy(&format!("[policy]\n{listed}{sources}{ROUTE}"))
+            .fingerprint
+            .headers
+            .clone()
+    };
+    assert_eq!(rule(""), ["x-k", "x-a"]);
+    assert_eq!(
+        rule("key_sources = [\"query:x\", \"header:x-k\"]\n"),
+        ["x-a"]
+    );
+}
+
+#[test]
+fn a_derived_key_needs_a_caller() {
+    let derived = policy(&format!("[policy]\nkey = \"derived\"\n{ROUTE}"));
+    assert_eq!(derived.key, KeyRule::Derived);
+    let anonymous = "identity = { missing = \"anonymous\" }\n";
+    let said = problems(&format!("{ROUTE}key = \"derived\"\n{anonymous}"));
+    assert_eq!(said.lines().count(), 1, "{said}");
     assert_says(
         &said,
-        &[
-            "proxy.toml:2: ",
-            "policy.key_sources[0] = \"form:ClientToken\"",
-            "dialect \"aws\"",
-            "not available",
-        ],
+        &["proxy.toml:6: ", "route[orders].key", "identity.missing"],
     );
-    let said = problems(&format!("{ROUTE}dialect = \"aws\"\n"));
-    assert_says(
-        &said,
-        &[
-            "proxy.toml:6: ",
-            "route[orders].key_sources[0] = \"form:ClientToken\"",
-            "dialect \"aws\"",
-        ],
-    );
+    let everywhere = "[identity]\nmissing = \"anonymous\"\n[policy]\nkey = \"derived\"\n";
+    let said = problems(&format!("{everywhere}{ROUTE}"));
+    assert_eq!(said.lines().count(), 1, "said once: {said}");
+    assert_says(&said, &["proxy.toml:4: ", "policy.key"]);
 }
 
 #[test]

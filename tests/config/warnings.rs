@@ -45,3 +45,12 @@ fn callers_that_may_surprise_are_advice() {
     );
     assert!(loaded(&trusted).advice.is_empty());
 }
+
+#[test]
+fn a_derived_key_is_advised_to_be_forgotten_soon() {
+    let text = format!("{ROUTE}key = \"derived\"\nretention = \"10s\"\n");
+    assert_says(
+        &loaded(&text).advice.join("\n"),
+        &["route orders", "short retention"],
+    );
+}

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
+mod keys;
+#[cfg(test)]
 mod markdown;
 #[cfg(test)]
 mod operations;

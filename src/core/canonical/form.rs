@@ -44,6 +44,40 @@ pub fn query(raw: &str) -> Cow<'_, str> {
     Cow::Owned(pairs.join("&"))
 }
 
+/// The values of every pair of this name, decoded; an error in place of one with a `%` that starts no escape, which
+/// readers disagree about. Names are compared decoded; a pair without `=` has an empty value.
+pub fn values<'a>(
+    text: &'a [u8],
+    name: &'a str,
+) -> impl Iterator<Item = Result<Vec<u8>, Stray>> + 'a {
+    let own = |pair: &Pair<'_>| is_named(pair, name);
+    let pairs = text.split(|byte| *byte == b'&').map(split).filter(own);
+    pairs.map(|(_, value)| {
+        let value = units(value.unwrap_or_default());
+        value.map(|unit| unit.valid().ok_or(Stray)).collect()
+    })
+}
+
+/// The text without the pairs of these names, every other byte as it was. `None`: there are no such pairs.
+#[must_use]
+pub fn without_pairs(text: &[u8], names: &[&str]) -> Option<Vec<u8>> {
+    let pairs = || text.split(|byte| *byte == b'&');
+    let goes = |pair: &[u8]| names.iter().any(|name| is_named(&split(pair), name));
+    if !pairs().any(goes) {
+        return None;
+    }
+    let others: Vec<&[u8]> = pairs().filter(|pair| !goes(pair)).collect();
+    Some(others.join(&b'&'))
+}
+
+/// A `%` in a value that starts no escape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stray;
+
+fn is_named((own, _): &Pair<'_>, name: &str) -> bool {
+    units(own).map(Unit::lenient).eq(name.bytes())
+}
+
 /// A pair as it is spelt: its name, and its value where there is an `=`.
 type Pair<'a> = (&'a [u8], Option<&'a [u8]>);
 
@@ -214,6 +248,40 @@ mod tests {
             query("q=a%20b"),
             "servers read `+` in two ways"
         );
+    }
+
+    #[test]
+    fn values_are_found_by_their_decoded_name() {
+        let all = |text: &str| values(text.as_bytes(), "key").collect::<Vec<_>>();
+        let one = |value: &str| vec![Ok(value.as_bytes().to_vec())];
+        for (text, value) in [
+            ("key=a", "a"),
+            ("x=1&%6bey=a%20b&y", "a b"),
+            ("key=a+b%2Bc", "a b+c"),
+            ("key=a=b", "a=b"),
+            ("key", ""),
+            ("&&key=&&", ""),
+        ] {
+            assert_eq!(all(text), one(value), "{text}");
+        }
+        assert_eq!(all("Key=a&keys=b&ke%y=c&=key"), []);
+        assert_eq!(all("key=a&key=b").len(), 2);
+        assert_eq!(all("key=%4"), [Err(Stray)]);
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_the_rest_as_it_was() {
+        for (text, left) in [
+            ("key=a", Some("")),
+            ("x=%zz&key=a&y=+", Some("x=%zz&y=+")),
+            ("%6bey&x&other=1&key", Some("x")),
+            ("&key=a", Some("")),
+            ("keys=a", None),
+            ("", None),
+        ] {
+            let cut = without_pairs(text.as_bytes(), &["key", "other"]);
+            assert_eq!(cut.as_deref(), left.map(str::as_bytes), "{text}");
+        }
     }
 
     proptest! {

@@ -44,14 +44,13 @@ const END: u8 = 0xff;
 #[must_use]
 pub fn json(body: &[u8], ignore: &[JsonPointer], only: &[JsonPointer]) -> Option<Vec<u8>> {
     std::str::from_utf8(body).ok()?;
-    let scanner = Scanner {
-        rest: body,
-        out: Vec::with_capacity(body.len()),
-        open: Vec::new(),
-        members: Vec::new(),
-        sorted: Vec::new(),
-    };
-    scanner.document(Wanted::of_document(ignore, only))
+    Scanner::new(body, body.len()).document(Wanted::of_document(ignore, only))
+}
+
+/// Whether [`json`] takes this for JSON.
+#[must_use]
+pub fn is_json(body: &[u8]) -> bool {
+    std::str::from_utf8(body).is_ok() && Scanner::new(body, 0).document(Wanted::Nothing).is_some()
 }
 
 struct Scanner<'t, 'r> {
@@ -111,6 +110,17 @@ enum Next<'r> {
 }
 
 impl<'t, 'r> Scanner<'t, 'r> {
+    /// At the start of `text`, with room for a form of this length.
+    fn new(text: &'t [u8], length: usize) -> Self {
+        Self {
+            rest: text,
+            out: Vec::with_capacity(length),
+            open: Vec::new(),
+            members: Vec::new(),
+            sorted: Vec::new(),
+        }
+    }
+
     fn document(mut self, wanted: Wanted<'r>) -> Option<Vec<u8>> {
         let mut next = Next::Value(wanted);
         loop {

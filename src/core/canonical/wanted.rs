@@ -73,7 +73,7 @@ impl<'r> Wanted<'r> {
 
 impl Step<'_> {
     /// RFC 6901, section 4: names are compared as they are, indices are digits without leading zeros.
-    fn is(self, token: &str) -> bool {
+    pub(super) fn is(self, token: &str) -> bool {
         match self {
             Self::Name(name) => name == token.as_bytes(),
             Self::Index(index) => {

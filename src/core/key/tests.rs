@@ -64,8 +64,19 @@ fn policy() -> Policy {
     }
 }
 
-fn header(name: &'static str) -> KeySource {
-    KeySource {
+/// Looks for a key in these headers; the head alone, and the head with a body that holds none, say the same.
+fn find(policy: &Policy, headers: &HeaderMap) -> Result<KeyFound, KeyRefused> {
+    let query = None;
+    let head = Head { headers, query };
+    let body = Document::new(BodyKind::Opaque, Bytes::new());
+    let found = super::find(policy, head, &body);
+    let in_head = find_in_head(policy, head, BodyKind::Opaque);
+    assert_eq!(in_head, found.clone().map(Sought::Found));
+    found
+}
+
+fn header(name: &'static str) -> p::KeySource {
+    p::KeySource {
         place: KeyPlace::Header(HeaderName::from_static(name)),
         carrier: p::Carrier::new(name),
     }
@@ -302,7 +313,7 @@ fn a_format_looks_at_the_whole_content() {
 }
 
 #[test]
-fn sources_are_tried_in_order_and_may_not_disagree() {
+fn sources_are_tried_in_order_and_the_first_that_has_a_key_counts() {
     let sources = vec![header("x-first"), header("x-second")];
     let policy = with(|p| (p.key_sources, p.empty_key) = (sources, EmptyKey::Bypass));
     let two = |first: &[u8], second: &[u8]| {
@@ -310,15 +321,13 @@ fn sources_are_tried_in_order_and_may_not_disagree() {
     };
     assert_eq!(find(&policy, &lines(&[("x-second", b"b")])), Ok(key(b"b")));
     assert_eq!(two(b"a", b"\"a\""), Ok(key(b"a")));
-    assert_eq!(
-        two(b"a", b"b"),
-        Err(refused(KeyFault::Repeated, "x-second"))
-    );
+    assert_eq!(two(b"a", b"b"), Ok(key(b"a")));
+    assert_eq!(two(b"a", b"no key"), Ok(key(b"a")));
     assert_eq!(two(b"", b"b"), Ok(key(b"b")));
     assert_eq!(two(b"a", b""), Ok(key(b"a")));
     assert_eq!(two(b"", b""), Ok(KeyFound::Bypassed));
     assert_eq!(
-        two(b"a", b"no key"),
+        two(b"", b"no key"),
         Err(refused(KeyFault::NotAKey, "x-second"))
     );
     assert_eq!(
@@ -326,6 +335,20 @@ fn sources_are_tried_in_order_and_may_not_disagree() {
         Err(refused(KeyFault::NotAKey, "x-first"))
     );
     assert_eq!(find(&policy, &one(b"a")), Ok(KeyFound::Absent));
+}
+
+#[test]
+fn a_derived_key_is_as_the_canonical_digest() {
+    let digests = |exact, canonical| Digests {
+        exact: [exact; 32],
+        canonical: [canonical; 32],
+    };
+    let derived = Key::derived(&digests(1, 2));
+    assert_eq!(derived, Key::derived(&digests(3, 2)));
+    assert_ne!(derived, Key::derived(&digests(1, 3)));
+    let policy = with(|p| p.key = KeyRule::Derived);
+    assert_eq!(find(&policy, &one(b"a, b")), Ok(KeyFound::Absent));
+    assert!(required(&policy, &HeaderMap::new()));
 }
 
 #[test]

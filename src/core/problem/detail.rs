@@ -47,6 +47,10 @@ impl KeyFault {
             Self::NotAString => {
                 "must be a structured-field string: in double quotes (RFC 9651, section 3.3.3)."
             }
+            Self::NotText => "must be a JSON string.",
+            Self::NotEncoded => {
+                "is not percent-encoded as it must be: a `%` is followed by two hexadecimal digits."
+            }
             Self::Format => "does not have the form that this operation asks for.",
         }
     }

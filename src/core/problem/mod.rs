@@ -102,7 +102,7 @@ pub struct KeyRefused {
 /// The rule that a key breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFault {
-    /// It stands on more than one line.
+    /// It stands on more than one line, or more than once in a query or form.
     Repeated,
     /// It is empty.
     Empty,
@@ -112,6 +112,10 @@ pub enum KeyFault {
     NotAKey,
     /// It is no structured-field string.
     NotAString,
+    /// It is a JSON value other than a string.
+    NotText,
+    /// Its percent-encoding is broken (RFC 3986, section 2.1).
+    NotEncoded,
     /// It does not fit `key_format`.
     Format,
 }

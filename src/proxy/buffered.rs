@@ -1,0 +1,119 @@
+//! Request bodies that are read whole, within their bounds.
+
+use bytes::Bytes;
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+use super::{Refusal, Worker};
+use crate::{
+    core::problem::Problem,
+    limit::Permit,
+    telemetry::metrics::{Limit, Outcome},
+    upstream::{Incomplete, Pause, next_piece},
+};
+
+/// A body that was read whole, and the room that it takes.
+pub(super) struct Buffered {
+    pub(super) body: Bytes,
+    pub(super) room: Permit,
+}
+
+impl Buffered {
+    /// Reads a whole body of at most `limit` bytes; `see` gets each piece as it comes.
+    ///
+    /// Dropping the future gives up the rest of the body.
+    pub(super) async fn read(
+        worker: &Worker,
+        limit: usize,
+        mut incoming: Incoming,
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<Self, Refusal> {
+        let proxy = &worker.proxy;
+        let too_large = || (Problem::BodyTooLarge { limit }, Outcome::TooLarge);
+        let announced = incoming
+            .size_hint()
+            .exact()
+            .map_or(Ok(0), usize::try_from)
+            .unwrap_or(usize::MAX);
+        if announced > limit {
+            return Err(too_large());
+        }
+        // What is announced has to fit now, but only what comes is counted: heads without bodies take nobody's room.
+        let room = proxy.buffered.take(announced);
+        let mut room = room.ok_or_else(|| overloaded(worker))?;
+        room.shrink_to(0);
+        let mut pieces = Pieces::default();
+        let mut pause = Pause::new(proxy.body_timeout);
+        while let Some(piece) = next_piece(&mut incoming, &mut pause).await {
+            let frame = piece.map_err(|why| match why {
+                Incomplete::Stalled => (Problem::RequestTimeout, Outcome::BadRequest),
+                Incomplete::Broken(_) => (
+                    Problem::BadRequest("The request's body is broken."),
+                    Outcome::BadRequest,
+                ),
+            })?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            if pieces.length + data.len() > limit {
+                return Err(too_large());
+            }
+            if !room.grow_to(pieces.length + data.len()) {
+                return Err(overloaded(worker));
+            }
+            see(&data);
+            pieces.push(data, announced);
+        }
+        let body = pieces.whole();
+        Ok(Self { body, room })
+    }
+
+    /// Takes room for so many bytes more, which stand beside the body.
+    pub(super) fn take_beside(&mut self, worker: &Worker, bytes: usize) -> Result<(), Refusal> {
+        if self.room.grow_to(self.room.units().saturating_add(bytes)) {
+            Ok(())
+        } else {
+            Err(overloaded(worker))
+        }
+    }
+}
+
+fn overloaded(worker: &Worker) -> Refusal {
+    worker.proxy.metrics.limit_refused(Limit::MaxBufferedBytes);
+    (Problem::Overloaded, Outcome::Overloaded)
+}
+
+/// The pieces of a body until it is whole. One piece is never copied.
+#[derive(Default)]
+pub(super) struct Pieces {
+    first: Option<Bytes>,
+    all: Vec<u8>,
+    length: usize,
+}
+
+impl Pieces {
+    /// How many bytes there are.
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Adds a piece; `announced` is the length of the whole, as far as it is known.
+    pub(super) fn push(&mut self, piece: Bytes, announced: usize) {
+        self.length += piece.len();
+        match &self.first {
+            None if self.all.is_empty() => self.first = Some(piece),
+            None => self.all.extend_from_slice(&piece),
+            Some(first) => {
+                self.all.reserve_exact(announced.max(self.length));
+                self.all.extend_from_slice(first);
+                self.all.extend_from_slice(&piece);
+                self.first = None;
+            }
+        }
+    }
+
+    /// The whole body.
+    pub(super) fn whole(self) -> Bytes {
+        self.first.unwrap_or_else(|| self.all.into())
+    }
+}
