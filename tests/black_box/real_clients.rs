@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::common::{PATIENCE, Proxy, Upstream, reply};
 
+mod ec2;
 mod gocardless;
 mod stripe;
 mod svix;
@@ -37,7 +38,7 @@ struct Program {
 }
 
 impl Program {
-    /// Starts `script` of tests/black_box/real_clients against the proxy; `calls` are its further arguments.
+    /// Starts `script` of `tests/black_box/real_clients` against the proxy; `calls` are its further arguments.
     fn start(language: Language, script: &str, proxy: &Proxy, calls: &[&str]) -> Self {
         let place = installed();
         let home = tempfile::tempdir().expect("a temporary folder");
