@@ -14,7 +14,8 @@ use idem_proxy::{
     core::{
         fingerprint::Fingerprint,
         policy::{
-            BodyMode, FingerprintRule, QueryMode, RetentionFrom, RouteName, Terms, UnknownOutcome,
+            AfterExpiry, BodyMode, FingerprintRule, QueryMode, RetentionFrom, RouteName, Terms,
+            UnknownOutcome,
         },
         record::{ClaimToken, Print, Record, RecordId, State, StoredAnswer},
         time::Timestamp,
@@ -64,6 +65,7 @@ impl Request {
             terms: Terms {
                 retention: Duration::from_hours(24),
                 retention_from: RetentionFrom::Completion,
+                after_expiry: AfterExpiry::Execute,
                 lease: Duration::from_mins(1),
                 unknown: UnknownOutcome::HoldForever,
             },
@@ -229,6 +231,7 @@ fn decision(c: &mut Criterion) {
         b.iter(|| transition::begin(black_box(None), &request.ask(), token(1), now));
     });
     let record = Arc::new(Record {
+        after_expiry: AfterExpiry::Execute,
         print: Print::Settled(request.fingerprint.digests()),
         state: State::Complete(answer()),
         started_at: now,

@@ -11,7 +11,8 @@ use idem_proxy::{
     core::{
         fingerprint::Fingerprint,
         policy::{
-            BodyMode, FingerprintRule, QueryMode, RetentionFrom, RouteName, Terms, UnknownOutcome,
+            AfterExpiry, BodyMode, FingerprintRule, QueryMode, RetentionFrom, RouteName, Terms,
+            UnknownOutcome,
         },
         record::{ClaimToken, Record, RecordId, StoredAnswer},
         transition::{Ask, Settlement},
@@ -91,6 +92,7 @@ fn execute(store: &MemoryStore, route: &RouteName, n: u64) {
     let terms = Terms {
         retention: Duration::from_hours(24),
         retention_from: RetentionFrom::Completion,
+        after_expiry: AfterExpiry::Execute,
         lease: Duration::from_mins(1),
         unknown: UnknownOutcome::HoldForever,
     };

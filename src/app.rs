@@ -23,7 +23,7 @@ use crate::{
     identity::Verifier,
     limit::{Limit, Permit},
     net::Stream,
-    proxy::{Peer, Proxy, Records, Worker},
+    proxy::{Peer, PolicyPage, Proxy, Records, Worker},
     route::Router,
     server::{
         connection::{self, Settings},
@@ -356,6 +356,7 @@ fn proxy(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Resul
         body_timeout: config.server.body_timeout,
         max_target_bytes: config.server.max_target_bytes,
         trusted: config.server.trusted_proxies.clone(),
+        policy_page: PolicyPage::of(config)?,
         verifiers: config
             .verifiers
             .iter()

@@ -20,6 +20,7 @@ use crate::core::{
     fingerprint::Fingerprint,
     problem::Problem,
     record::{Record, RecordId, ShortId, StoredAnswer},
+    time::Timestamp,
 };
 
 /// All flights of this proxy.
@@ -58,8 +59,13 @@ pub enum Landing {
     Shared(Arc<StoredAnswer>),
     /// The answer was not stored and is too large to be shared.
     TooLarge,
-    /// It was executed, and the answer is the first client's alone; its status.
-    Tombstone(StatusCode),
+    /// It was executed, and the answer is the first client's alone.
+    Tombstone {
+        /// The status that it was answered with.
+        status: StatusCode,
+        /// When its record expires.
+        expires_at: Timestamp,
+    },
     /// There is no answer; this is said instead.
     Failed(Problem),
     /// No execution came of it: whoever joined looks at the record again.

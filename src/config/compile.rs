@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Config, Loaded, Printed, Problems, Upstream, environment,
+    Config, Loaded, Printed, Problems, Published, Upstream, environment,
     identity::{self, Replays, Usage, Verifiers},
     problem::{Problem, Refusal},
     reader::{Layer, Report, Section, Show},
@@ -157,6 +157,7 @@ fn compile(report: &Report, table: Table) -> Option<Config> {
         verifiers: ground.verifiers.into_list(),
         routes: routes?,
         defaults: Arc::new(defaults?),
+        published: Published::of(&report.printed.borrow()),
     };
     route::warn(report, &config);
     identity::advise(report, &config.verifiers);

@@ -1,7 +1,8 @@
 //! The configuration as the rest of the house reads it: checked, resolved, every default filled in.
 //!
 //! [`load`] reads a file and lays the environment over it: environment, file, defaults, in this order. All problems
-//! are found at once. `source` and `environment` make one tree of values that know where they stand; `reader` walks it,
+//! are found at once. What is in effect is noted as it is read: `printed` shows it to operators, `published` to clients.
+//! `source` and `environment` make one tree of values that know where they stand; `reader` walks it,
 //! and the calls of `server`, `upstream`, `store`, `policy` and `route` are the schema: no key is listed elsewhere.
 
 mod address;
@@ -13,6 +14,7 @@ mod kinds;
 mod policy;
 mod printed;
 mod problem;
+mod published;
 mod reader;
 mod route;
 mod secret;
@@ -43,6 +45,7 @@ pub use self::{
     environment::{environment, rust_log},
     printed::Printed,
     problem::Problems,
+    published::Published,
 };
 
 /// Reads the file at `path`, lays the variables over it and compiles the configuration.
@@ -90,6 +93,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// `[policy]` and `[identity]` by themselves: how a request that matches no route is answered.
     pub defaults: Arc<Policy>,
+    /// What clients may read of [`Self::routes`].
+    pub published: Published,
 }
 
 /// An address to listen on.
@@ -136,6 +141,8 @@ pub struct Server {
     pub max_executions: usize,
     /// Bytes of keyed requests' bodies held at a time.
     pub max_buffered_bytes: usize,
+    /// Where the published policy is, as routes see paths; `None`: nowhere.
+    pub policy_path: Option<String>,
     /// Peers whose `Forwarded` and `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
 }

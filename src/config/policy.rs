@@ -10,17 +10,16 @@ use super::{
     problem::Refusal,
     reader::{Section, Show},
     server::{MANY, MOMENT},
-    source::Value,
     words::{
         docs_url, end_to_end, header_name, key_format, key_source, marker_value, media_type,
-        optional_header, regex,
+        optional_header, regex, upstream_path,
     },
 };
 use crate::core::policy::{
-    BodyMode, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity, InFlight, JsonPointer,
-    KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight, MissingCaller,
-    Policy, QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet, Terms,
-    UnknownOutcome,
+    AfterExpiry, BodyMode, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity, InFlight,
+    JsonPointer, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight,
+    MissingCaller, Policy, QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet,
+    Terms, UnknownOutcome,
 };
 
 /// A claim shorter than this would lapse in a pause of the scheduler.
@@ -65,7 +64,7 @@ pub(super) fn policy(s: &mut Section<'_>, identity: Option<Identity>) -> Option<
     let stream_types = s.list("stream_types", &["text/event-stream"], media_type);
     let bypass = [("reject", Some(())), ("bypass", None)];
     let on_store_failure = s.choice("on_store_failure", "reject", &bypass);
-    s.unavailable("replay_auth", Some(Value::text("")));
+    let replay_auth = s.text("replay_auth", "", upstream_path);
     let errors = errors(s);
     let fingerprint = fingerprint(s.child("fingerprint", Show::All));
     if let (Some(keys), Some(identity)) = (&keys, &identity)
@@ -105,6 +104,7 @@ pub(super) fn policy(s: &mut Section<'_>, identity: Option<Identity>) -> Option<
         max_request_body: max_request_body?,
         max_response_body: max_response_body?,
         stream_types: stream_types?,
+        replay_auth: replay_auth?,
         errors: errors?,
     })
 }
@@ -220,9 +220,12 @@ fn terms(s: &mut Section<'_>) -> Option<Terms> {
         ("start", Some(RetentionFrom::Start)),
     ];
     let retention_from = s.choice("retention_from", "completion", &starts);
-    let refuse = [("execute", Some(())), ("refuse", None)];
-    let after_expiry = s.choice("after_expiry", "execute", &refuse);
-    s.unavailable("refuse_for", None);
+    let ends = [
+        ("execute", Some(Refused::No)),
+        ("refuse", Some(Refused::Yes)),
+    ];
+    let after_expiry = s.choice("after_expiry", "execute", &ends);
+    let refuse_for = s.duration("refuse_for", "30d", MOMENT);
     let lease = s.duration("lease", "60s", LEAST_LEASE);
     let outcomes = [("hold", Some(Held::Yes)), ("release", Some(Held::No))];
     let outcome = s.choice("unknown_outcome", "hold", &outcomes);
@@ -233,16 +236,26 @@ fn terms(s: &mut Section<'_>) -> Option<Terms> {
             .map(UnknownOutcome::HoldFor)
             .map_err(|refusal| refusal.near(text, &["forever"])),
     });
-    after_expiry?;
     Some(Terms {
         retention: retention?,
         retention_from: retention_from?,
+        after_expiry: match (after_expiry?, refuse_for?) {
+            (Refused::No, _) => AfterExpiry::Execute,
+            (Refused::Yes, span) => AfterExpiry::RefuseFor(span),
+        },
         lease: lease?,
         unknown: match (outcome?, hold?) {
             (Held::Yes, hold) => hold,
             (Held::No, _) => UnknownOutcome::Release,
         },
     })
+}
+
+/// `after_expiry`, before `refuse_for` is known.
+#[derive(Clone, Copy)]
+enum Refused {
+    Yes,
+    No,
 }
 
 /// `unknown_outcome`, before `unknown_hold` is known.

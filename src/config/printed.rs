@@ -18,6 +18,11 @@ pub(super) struct Block {
 }
 
 impl Printed {
+    /// Its sections.
+    pub(super) fn blocks(&self) -> &[Block] {
+        &self.0
+    }
+
     /// Opens a section and returns its place.
     pub(super) fn open(&mut self, header: &str) -> usize {
         self.0.push(Block {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, problem::Refusal,
-    reader::Section, source::Value,
+    reader::Section, source::Value, words::own_path,
 };
 
 /// The shortest span that counts as one.
@@ -29,7 +29,7 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
     let max_connections = s.count("max_connections", 10_000, 1..=MANY);
     let max_executions = s.count("max_executions", 4096, 1..=MANY);
     let max_buffered_bytes = s.size("max_buffered_bytes", "256MiB");
-    s.unavailable("policy_path", Some(Value::text("")));
+    let policy_path = s.text("policy_path", "", own_path);
     let trusted_proxies = s.list("trusted_proxies", &[], address::network);
     s.unavailable_table("tls", &["cert", "key", "client_ca", "client_auth"]);
     if listen.as_ref().is_some_and(Vec::is_empty) {
@@ -53,6 +53,7 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
         max_connections: max_connections?,
         max_executions: max_executions?,
         max_buffered_bytes: max_buffered_bytes?,
+        policy_path: policy_path?,
         trusted_proxies: trusted_proxies?,
     })
 }

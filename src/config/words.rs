@@ -1,11 +1,12 @@
 //! Words of a policy: the strings that are more than a choice, each read into what it means.
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, uri::PathAndQuery};
 use regex::Regex;
 
 use super::{kinds::choose, problem::Refusal};
 use crate::core::{
     claims::ClaimPath,
+    path::normalise,
     policy::{CallerPart, Carrier, JsonPointer, KeyFormat, KeyPlace, KeySource},
 };
 
@@ -84,6 +85,29 @@ pub(super) fn docs_url(text: &str) -> Result<Option<(String, HeaderValue)>, Refu
     let link =
         HeaderValue::from_str(&format!("<{text}>; rel=\"describedby\"")).map_err(|_| refuse())?;
     Ok(Some((text.to_owned(), link)))
+}
+
+/// A path that the upstream is asked for, with a query if need be; `""` is none.
+pub(super) fn upstream_path(text: &str) -> Result<Option<PathAndQuery>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let fits = text.starts_with('/') && !text.contains('#') && text.is_ascii();
+    match text.parse() {
+        Ok(path) if fits => Ok(Some(path)),
+        _ => {
+            Err(Refusal::wrong("it is no path")
+                .allowed("a path such as \"/internal/whoami\", or \"\""))
+        }
+    }
+}
+
+/// The path of a page of the proxy's own, as routes see paths; `""` is none.
+pub(super) fn own_path(text: &str) -> Result<Option<String>, Refusal> {
+    if text.contains('?') {
+        return Err(Refusal::wrong("it has a query").allowed("a path without a query, or \"\""));
+    }
+    upstream_path(text).map(|path| path.map(|path| normalise(path.path()).into_owned()))
 }
 
 pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {

@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use super::{
     fingerprint::Fingerprint,
     policy::{
-        BodyMode, CallerPart, Carrier, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity,
-        InFlight, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight,
-        MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom, RouteName, Scope,
-        StatusSet, Terms, UnknownOutcome,
+        AfterExpiry, BodyMode, CallerPart, Carrier, EmptyKey, ErrorShape, Errors, FingerprintRule,
+        Identity, InFlight, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker,
+        MismatchInFlight, MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom,
+        RouteName, Scope, StatusSet, Terms, UnknownOutcome,
     },
     record::{ClaimToken, RecordId, StoredAnswer},
 };
@@ -22,6 +22,7 @@ pub(crate) fn terms() -> Terms {
     Terms {
         retention: Duration::from_hours(24),
         retention_from: RetentionFrom::Completion,
+        after_expiry: AfterExpiry::Execute,
         lease: Duration::from_mins(1),
         unknown: UnknownOutcome::HoldForever,
     }
@@ -115,6 +116,7 @@ pub(crate) fn policy() -> Policy {
         max_request_body: 1 << 20,
         max_response_body: 1 << 20,
         stream_types: vec!["text/event-stream".into()],
+        replay_auth: None,
         errors: Errors {
             shape: ErrorShape::Problem,
             type_base: "urn:idem-proxy:problem:".into(),

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, uri::PathAndQuery};
 use regex::Regex;
 
 use super::claims::ClaimPath;
@@ -78,6 +78,8 @@ pub struct Policy {
     pub max_response_body: usize,
     /// Media types, in lower case, whose answers stream and leave a tombstone: `stream_types`.
     pub stream_types: Vec<String>,
+    /// What is asked of the upstream, with the caller's credentials, before an answer is replayed: `replay_auth`.
+    pub replay_auth: Option<PathAndQuery>,
     /// How errors are said: `errors`, `problem_base`, `docs_url`.
     pub errors: Errors,
 }
@@ -331,6 +333,8 @@ pub struct Terms {
     pub retention: Duration,
     /// Since when: `retention_from`.
     pub retention_from: RetentionFrom,
+    /// What its key does afterwards: `after_expiry`, `refuse_for`.
+    pub after_expiry: AfterExpiry,
     /// How long a claim holds without being renewed: `lease`.
     pub lease: Duration,
     /// What an unknown outcome does to its key: `unknown_outcome`, `unknown_hold`.
@@ -344,6 +348,15 @@ pub enum RetentionFrom {
     Completion,
     /// Since the claim was made.
     Start,
+}
+
+/// `after_expiry` and `refuse_for` in one: what a key does once its retention has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterExpiry {
+    /// It is forgotten, and executes as new.
+    Execute,
+    /// Every request under it is refused for so long, at least 1 ms; then it is forgotten.
+    RefuseFor(Duration),
 }
 
 /// `unknown_outcome` and `unknown_hold` in one.

@@ -9,7 +9,7 @@ use super::{
     caller::CallerId,
     fingerprint::{Digests, Fingerprint},
     key::Key,
-    policy::RouteName,
+    policy::{AfterExpiry, RouteName},
     time::Timestamp,
 };
 use bytes::{Bytes, BytesMut};
@@ -144,9 +144,11 @@ pub struct Record {
     pub state: State,
     /// When the claim was made.
     pub started_at: Timestamp,
-    /// From this point on the record counts for nothing. A claim has none of its own: it lives by its
-    /// lease, and this is the end of the retention counted from its start.
+    /// The end of the retention: from this point on the record is expired. A claim has none of its own: it lives by
+    /// its lease, and this is the end of the retention counted from its start.
     pub expires_at: Timestamp,
+    /// What its key does once it has expired; fixed when the record is written, as the retention is.
+    pub after_expiry: AfterExpiry,
     /// The route it came by, for operators.
     pub route: RouteName,
 }
@@ -175,6 +177,9 @@ pub enum State {
         /// Why the body is not here.
         why: NotRetained,
     },
+    /// The retention has ended, and the key is refused for a while: all that is left is that it was used. Whoever
+    /// finds a record expired may write this in its place; nothing is decided differently by it.
+    Expired,
 }
 
 /// Why a tombstone has no body.

@@ -1,8 +1,9 @@
 //! The life of one record as pure functions: what is there, what is asked, what time it is → what follows.
 //!
 //! A record begins in flight, under a claim. Its holder makes it complete, a tombstone or unknown, or releases it;
-//! a claim whose lease runs out counts as unknown from that moment on, without anything being written. Whatever has
-//! expired counts as nothing. [`look`] is the one place that decides whether a request may execute, and [`begin`]
+//! a claim whose lease runs out counts as unknown from that moment on, without anything being written. At the end of
+//! its retention a record expires, without anything being written either: its key is refused for as long as the record
+//! says, then forgotten; what is forgotten counts as nothing. [`look`] is the one place that decides whether a request may execute, and [`begin`]
 //! asks it; [`renew`] and [`settle`] ask for the token alone. No store decides any of this for itself.
 
 use std::{sync::Arc, time::Duration};
@@ -11,7 +12,7 @@ use http::StatusCode;
 
 use super::{
     fingerprint::Fingerprint,
-    policy::{RetentionFrom, RouteName, Terms, UnknownOutcome},
+    policy::{AfterExpiry, RetentionFrom, RouteName, Terms, UnknownOutcome},
     record::{ClaimToken, NotRetained, Print, Record, State, StoredAnswer},
     time::Timestamp,
 };
@@ -43,6 +44,8 @@ pub enum Found {
         status: StatusCode,
         /// Why it is not kept.
         why: NotRetained,
+        /// When the record expires.
+        expires_at: Timestamp,
     },
     /// The same request may have been executed.
     Unknown {
@@ -54,6 +57,8 @@ pub enum Found {
         /// Whether that one still runs.
         in_flight: bool,
     },
+    /// The key is past its retention and refused, whatever the request.
+    Expired,
 }
 
 /// What is left of the hold on an unknown outcome.
@@ -105,11 +110,15 @@ pub enum After {
 
 /// What a request finds; `None`: nothing stands in its way, and it may claim.
 ///
-/// The terms of the asking route say how an unknown outcome is held. Costs one comparison of digests where the
+/// The terms of the asking route say how an unknown outcome is held; the record itself says what its key does once it
+/// has expired. Costs one comparison of digests where the
 /// requests are byte-equal; otherwise canonical digests may be computed.
 #[must_use]
 pub fn look(record: Option<&Arc<Record>>, ask: &Ask<'_>, now: Timestamp) -> Option<Found> {
-    let record = record.filter(|record| !expired(record, now))?;
+    let record = record.filter(|record| !forgotten(record, now))?;
+    if expired(record, now) {
+        return Some(Found::Expired);
+    }
     let unless_same = |found, in_flight| {
         if record.print.is_of(ask.fingerprint) {
             found
@@ -143,9 +152,14 @@ pub fn look(record: Option<&Arc<Record>>, ask: &Ask<'_>, now: Timestamp) -> Opti
         }
         State::Complete(_) => Some(unless_same(Found::Complete(Arc::clone(record)), false)),
         State::Tombstone { status, why } => {
-            let (status, why) = (*status, *why);
-            Some(unless_same(Found::Tombstone { status, why }, false))
+            let tombstone = Found::Tombstone {
+                status: *status,
+                why: *why,
+                expires_at: record.expires_at,
+            };
+            Some(unless_same(tombstone, false))
         }
+        State::Expired => Some(Found::Expired),
     }
 }
 
@@ -160,7 +174,7 @@ pub fn begin(
     token: ClaimToken,
     now: Timestamp,
 ) -> Begun {
-    if let Some(own) = holder(record, token) {
+    if let Some(own) = holder(record, token, now) {
         return Begun::Claimed(Record::clone(own));
     }
     if let Some(found) = look(record, ask, now) {
@@ -178,6 +192,11 @@ pub fn begin(
         },
         started_at: now,
         expires_at: now.after(ask.terms.retention),
+        // A lapsed claim under these terms is free at once, so there is nothing to refuse later.
+        after_expiry: match ask.terms.unknown {
+            UnknownOutcome::Release => AfterExpiry::Execute,
+            UnknownOutcome::HoldForever | UnknownOutcome::HoldFor(_) => ask.terms.after_expiry,
+        },
         route: ask.route.clone(),
     };
     check_invariants(&claimed);
@@ -186,7 +205,8 @@ pub fn begin(
 
 /// The record with its lease drawn out to a full one from `now`; `None`: the claim is lost.
 ///
-/// A lease that ran out meanwhile is renewed too, as long as nobody took the record: its holder is alive after all.
+/// A lease that ran out meanwhile is renewed too, as long as nobody took the record and it has not expired: its holder
+/// is alive after all.
 /// A renewal never shortens a lease.
 #[must_use]
 pub fn renew(
@@ -195,7 +215,7 @@ pub fn renew(
     terms: &Terms,
     now: Timestamp,
 ) -> Option<Record> {
-    let mut renewed = Record::clone(holder(record, token)?);
+    let mut renewed = Record::clone(holder(record, token, now)?);
     if let State::InFlight { lease_until, .. } = &mut renewed.state {
         *lease_until = now.after(terms.lease).max(*lease_until);
     }
@@ -205,7 +225,8 @@ pub fn renew(
 
 /// What becomes of a record by its holder's word. The retention is fixed here and never extended afterwards.
 ///
-/// A holder whose lease ran out settles too, as long as nobody took the record: knowing beats not knowing.
+/// A holder whose lease ran out settles too, as long as nobody took the record and it has not expired: knowing beats
+/// not knowing.
 /// May compute the canonical digest of the request, which is then let go.
 #[must_use]
 pub fn settle(
@@ -215,7 +236,7 @@ pub fn settle(
     terms: &Terms,
     now: Timestamp,
 ) -> After {
-    let Some(claimed) = holder(record, token) else {
+    let Some(claimed) = holder(record, token, now) else {
         return After::Lost;
     };
     // A clock that went back makes nothing older than its own start.
@@ -236,6 +257,7 @@ pub fn settle(
         state,
         started_at: claimed.started_at,
         expires_at,
+        after_expiry: terms.after_expiry,
         route: claimed.route.clone(),
     };
     check_invariants(&settled);
@@ -257,20 +279,67 @@ pub fn without_answer(record: Record, why: NotRetained) -> Record {
     }
 }
 
-/// From when on a record counts for nothing and may be dropped. A claim lives by its lease, however short the
-/// retention; once that has run out it is unknown, and ends with the retention counted from its start.
+/// What has become of a record by time alone: the marker that stands for it while its key is refused. `None`: it is
+/// not expired, is such a marker already, or is forgotten.
+///
+/// A marker holds no answer, so that none takes up room for as long as its key is refused. Writing it is nobody's
+/// duty: with and without it, everything here gives the same answers. May compute the canonical digest of a request.
 #[must_use]
-pub fn ends_at(record: &Record) -> Timestamp {
+pub fn aged(record: &Record, now: Timestamp) -> Option<Record> {
+    if matches!(record.state, State::Expired) || !expired(record, now) || forgotten(record, now) {
+        return None;
+    }
+    let marker = Record {
+        print: Print::Settled(record.print.digests()),
+        state: State::Expired,
+        started_at: record.started_at,
+        expires_at: retained_until(record),
+        after_expiry: record.after_expiry,
+        route: record.route.clone(),
+    };
+    check_invariants(&marker);
+    Some(marker)
+}
+
+/// When time alone makes something else of a record: when it expires, or, if it has, when it is forgotten.
+#[must_use]
+pub fn changes_at(record: &Record) -> Timestamp {
     match record.state {
-        State::InFlight { lease_until, .. } => lease_until.max(record.expires_at),
-        State::Unknown { .. } | State::Complete(_) | State::Tombstone { .. } => record.expires_at,
+        State::Expired => forgotten_at(record),
+        _ => retained_until(record),
     }
 }
 
-/// Whether a record counts for nothing. At exactly its end it does not count any more.
+/// Whether a record is past its retention. At exactly the end of it, it is.
 #[must_use]
 pub fn expired(record: &Record, now: Timestamp) -> bool {
-    ends_at(record).reached(now)
+    retained_until(record).reached(now)
+}
+
+/// Whether a record counts for nothing, and may be dropped. At exactly the end of its refusal it does not count any
+/// more; where its key is not refused, at exactly the end of its retention.
+#[must_use]
+pub fn forgotten(record: &Record, now: Timestamp) -> bool {
+    forgotten_at(record).reached(now)
+}
+
+/// The end of a record's retention. A claim lives by its lease, however short the retention; once that has run out it
+/// is unknown, and ends with the retention counted from its start.
+fn retained_until(record: &Record) -> Timestamp {
+    match record.state {
+        State::InFlight { lease_until, .. } => lease_until.max(record.expires_at),
+        State::Unknown { .. } | State::Complete(_) | State::Tombstone { .. } | State::Expired => {
+            record.expires_at
+        }
+    }
+}
+
+fn forgotten_at(record: &Record) -> Timestamp {
+    let end = retained_until(record);
+    match record.after_expiry {
+        AfterExpiry::Execute => end,
+        AfterExpiry::RefuseFor(refused) => end.after(refused),
+    }
 }
 
 /// Whether a call runs under this record, for all that is known.
@@ -279,11 +348,13 @@ pub fn runs(record: &Record, now: Timestamp) -> bool {
     matches!(record.state, State::InFlight { lease_until, .. } if !lease_until.reached(now))
 }
 
-/// The record, if it is held under `token`, whether or not the lease has run out.
-fn holder(record: Option<&Arc<Record>>, token: ClaimToken) -> Option<&Arc<Record>> {
-    record.filter(
-        |record| matches!(record.state, State::InFlight { token: holder, .. } if holder == token),
-    )
+/// The record, if it is held under `token`, whether or not the lease has run out. Once it has expired it is nobody's:
+/// what counts for nothing, or was said to be over, does not come back.
+fn holder(record: Option<&Arc<Record>>, token: ClaimToken, now: Timestamp) -> Option<&Arc<Record>> {
+    record.filter(|record| {
+        matches!(record.state, State::InFlight { token: holder, .. } if holder == token)
+            && !expired(record, now)
+    })
 }
 
 /// What holds for every record, whatever its history; looked at in debug builds alone.
@@ -306,6 +377,12 @@ pub fn check_invariants(record: &Record) {
             );
         }
         State::Complete(_) | State::Tombstone { .. } => {}
+        State::Expired => {
+            debug_assert!(
+                record.after_expiry != AfterExpiry::Execute,
+                "nothing stands for a key that executes as new"
+            );
+        }
     }
     let claim = matches!(record.state, State::InFlight { .. });
     debug_assert!(

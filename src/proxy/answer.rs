@@ -97,7 +97,10 @@ pub(super) fn replay(
 pub(super) fn stored(record: &Record) -> Option<&StoredAnswer> {
     match &record.state {
         State::Complete(answer) => Some(answer),
-        State::InFlight { .. } | State::Unknown { .. } | State::Tombstone { .. } => None,
+        State::InFlight { .. }
+        | State::Unknown { .. }
+        | State::Tombstone { .. }
+        | State::Expired => None,
     }
 }
 
@@ -137,6 +140,7 @@ fn set(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>) {
     }
 }
 
-fn http_date(at: Timestamp) -> Option<HeaderValue> {
+/// A point in time as headers say it.
+pub(super) fn http_date(at: Timestamp) -> Option<HeaderValue> {
     HeaderValue::from_maybe_shared(Bytes::from(httpdate::fmt_http_date(at.to_system_time()))).ok()
 }

@@ -107,7 +107,10 @@ impl Finish<'_> {
                 expires(response.headers_mut(), policy, record.expires_at);
                 let landing = match record.state {
                     State::Complete(_) => Landing::Complete(record),
-                    _ => Landing::Tombstone(response.status()),
+                    _ => Landing::Tombstone {
+                        status: response.status(),
+                        expires_at: record.expires_at,
+                    },
                 };
                 (landing, Outcome::Miss)
             }
@@ -146,7 +149,8 @@ impl Finish<'_> {
             Some(Settled::Kept(record)) if matches!(record.state, State::Tombstone { .. }) => {
                 mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
                 expires(response.headers_mut(), policy, record.expires_at);
-                (Landing::Tombstone(status), Outcome::Miss)
+                let expires_at = record.expires_at;
+                (Landing::Tombstone { status, expires_at }, Outcome::Miss)
             }
             Some(Settled::Kept(_) | Settled::Released | Settled::Lost) | None => {
                 mark(response.headers_mut(), policy, None);

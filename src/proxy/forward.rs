@@ -217,7 +217,7 @@ pub(super) fn outgoing_head(
 }
 
 /// An upstream's answer as its client gets it.
-fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
+pub(super) fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
     let mut response = response.map(AnswerBody::Streamed);
     headers::strip_hop_by_hop(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;

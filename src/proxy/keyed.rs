@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, request::Parts};
+use http::{Request, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use tokio::{
     sync::oneshot,
@@ -17,7 +17,7 @@ use super::{
     body_kind,
     buffered::Buffered,
     execute::{Execution, First},
-    read_away,
+    read_away, replay_auth,
 };
 use crate::{
     core::{
@@ -28,6 +28,7 @@ use crate::{
         policy::{InFlight, MismatchInFlight, Policy, Scope},
         problem::Problem,
         record::{RecordId, ScopePart, ShortId},
+        time::Timestamp,
         transition::{Ask, Found},
     },
     flight::{Boarding, Flight, Landing, Seat},
@@ -246,10 +247,10 @@ impl Visit<'_> {
             match proxy.records.look(&self.id, &self.ask()).await {
                 Err(error) => return self.store_failure(error),
                 Ok(Some(Found::InFlight { .. }) | None) => {}
-                Ok(Some(found)) => return self.found(&found),
+                Ok(Some(found)) => return self.found(&found, &parts).await,
             }
             match proxy.flights.board(self.id, &self.fingerprint) {
-                Boarding::Lead(seat) => match self.lead(seat).await {
+                Boarding::Lead(seat) => match self.lead(seat, &parts).await {
                     // Boxed, what an execution and a wait need costs a replay nothing.
                     Led::Claimed(start) => {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
@@ -257,7 +258,7 @@ impl Visit<'_> {
                     Led::Answered(answer) => return *answer,
                 },
                 Boarding::Join(flight) => {
-                    if let Some(answer) = Box::pin(self.join(&flight)).await {
+                    if let Some(answer) = Box::pin(self.join(&flight, &parts)).await {
                         return answer;
                     }
                 }
@@ -266,21 +267,24 @@ impl Visit<'_> {
     }
 
     /// What a settled record, or one that runs elsewhere, says to this request.
-    fn found(&self, found: &Found) -> Answer {
+    ///
+    /// Dropping the future changes nothing: where it waits, it waits for `replay_auth`.
+    async fn found(&self, found: &Found, parts: &Parts) -> Answer {
         let policy = self.policy();
         match found {
             Found::Complete(record) => match answer::stored(record) {
-                Some(stored) => Answer::new(answer::replay(record, stored, policy), Outcome::Hit)
-                    .of(self.record()),
+                Some(stored) => match self.permitted(parts).await {
+                    Ok(()) => Answer::new(answer::replay(record, stored, policy), Outcome::Hit)
+                        .of(self.record()),
+                    Err(denied) => *denied,
+                },
                 None => self.problem(&Problem::StoreUnavailable, Outcome::StoreFailure), // not what the store promises
             },
             Found::InFlight { .. } => self.in_flight(),
-            Found::Tombstone { status, .. } => {
-                let problem = Problem::ResponseNotRetained {
-                    original_status: *status,
-                };
-                self.problem(&problem, Outcome::NotRetained)
-            }
+            Found::Tombstone {
+                status, expires_at, ..
+            } => self.not_retained(*status, *expires_at),
+            Found::Expired => self.problem(&Problem::KeyExpired, Outcome::Expired),
             Found::Unknown { left } => {
                 let problem = Problem::OutcomeUnknown {
                     left: *left,
@@ -290,6 +294,17 @@ impl Visit<'_> {
             }
             Found::Mismatch { in_flight } => self.mismatch(*in_flight),
         }
+    }
+
+    async fn permitted(&self, parts: &Parts) -> Result<(), Box<Answer>> {
+        replay_auth::permitted(self.worker, self.place, parts, self.record()).await
+    }
+
+    fn not_retained(&self, original_status: StatusCode, expires_at: Timestamp) -> Answer {
+        let problem = Problem::ResponseNotRetained { original_status };
+        let mut answer = self.problem(&problem, Outcome::NotRetained);
+        answer::expires(answer.response.headers_mut(), self.policy(), expires_at);
+        answer
     }
 
     fn in_flight(&self) -> Answer {
@@ -309,7 +324,7 @@ impl Visit<'_> {
     /// Asks for the claim. Until the flight runs or lands, whoever boards it waits.
     ///
     /// Dropping the future while the store is asked drops the seat: those who joined look again.
-    async fn lead(&self, seat: Seat) -> Led {
+    async fn lead(&self, seat: Seat, parts: &Parts) -> Led {
         let proxy = &self.worker.proxy;
         let Some(permit) = proxy.executions.take(1) else {
             proxy.metrics.limit_refused(Limit::MaxExecutions);
@@ -327,7 +342,7 @@ impl Visit<'_> {
             }
             Ok(Begin::Found(found)) => {
                 seat.land(Landing::NotStarted);
-                Led::answered(self.found(&found))
+                Led::answered(self.found(&found, parts).await)
             }
             Err(error) => {
                 seat.land(Landing::NotStarted);
@@ -371,7 +386,7 @@ impl Visit<'_> {
     /// Joins a flight; `None`: it came to nothing, and the record is to be looked at again.
     ///
     /// Dropping the future gives the place up and changes nothing else.
-    async fn join(&self, flight: &Arc<Flight>) -> Option<Answer> {
+    async fn join(&self, flight: &Arc<Flight>, parts: &Parts) -> Option<Answer> {
         let policy = self.policy();
         let waiting = timeout(policy.wait_timeout, async {
             // While the leader asks the store nobody knows whose key it is; that takes no longer than the store does.
@@ -390,7 +405,14 @@ impl Visit<'_> {
             self.landed(waiter.landing().await, flight)
         });
         // A wait that is over is a conflict, never a call of its own.
-        waiting.await.unwrap_or_else(|_| Some(self.in_flight()))
+        let answer = waiting.await.unwrap_or_else(|_| Some(self.in_flight()))?;
+        // Whatever the upstream said to another request is asked about before this one has it, stored or not.
+        if answer.outcome == Outcome::Joined
+            && let Err(denied) = self.permitted(parts).await
+        {
+            return Some(*denied);
+        }
+        Some(answer)
     }
 
     fn landed(&self, landing: Landing, flight: &Flight) -> Option<Answer> {
@@ -411,10 +433,9 @@ impl Visit<'_> {
                 Some(Answer::new(response, Outcome::Joined).of(self.record()))
             }
             Landing::TooLarge => Some(self.in_flight()),
-            Landing::Tombstone(original_status) => Some(self.problem(
-                &Problem::ResponseNotRetained { original_status },
-                Outcome::NotRetained,
-            )),
+            Landing::Tombstone { status, expires_at } => {
+                Some(self.not_retained(status, expires_at))
+            }
             Landing::Failed(problem) => {
                 let outcome = match problem {
                     Problem::Overloaded => Outcome::Overloaded,

@@ -13,7 +13,9 @@ mod execute;
 mod finish;
 mod forward;
 mod keyed;
+mod policy_page;
 mod records;
+mod replay_auth;
 mod settle;
 mod unread;
 
@@ -35,6 +37,7 @@ use self::{
 };
 pub use self::{
     body::{AnswerBody, CutOff, Pipe},
+    policy_page::PolicyPage,
     records::Records,
 };
 use crate::{
@@ -92,6 +95,8 @@ pub struct Proxy {
     pub max_target_bytes: usize,
     /// `trusted_proxies`
     pub trusted: Vec<IpNet>,
+    /// The published policy; `None`: it is not published.
+    pub policy_page: Option<PolicyPage>,
     /// Who verifies tokens; an identity holds an index into this list.
     pub verifiers: Vec<Arc<Verifier>>,
     /// What is counted.
@@ -157,7 +162,7 @@ type Refusal = (Problem, Outcome);
 /// Which way a request goes.
 enum Course<'a> {
     /// None: this is the answer.
-    Refused(Box<Answer>),
+    Answered(Box<Answer>),
     /// Through, as it comes.
     Through(Through<'a>),
     /// Under its key.
@@ -189,7 +194,7 @@ impl Worker {
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let (route, course) = self.dispatch(&request, &peer, &path);
         let answer = match course {
-            Course::Refused(answer) => {
+            Course::Answered(answer) => {
                 read_away(request).await;
                 *answer
             }
@@ -227,6 +232,13 @@ impl Worker {
     ) -> (Option<usize>, Course<'a>) {
         if let Some(problem) = self.refusal(request) {
             return (None, self.turned_away(problem));
+        }
+        if let Some(page) = self.proxy.policy_page.as_ref()
+            && page.is_at(path)
+        {
+            let (errors, now) = (&self.proxy.errors, self.proxy.clock.now());
+            let answer = page.answer(request.method(), request.headers(), errors, now);
+            return (None, Course::Answered(Box::new(answer)));
         }
         let index = match self.proxy.router.find(request.method(), path) {
             Match::Route(index) => index,
@@ -271,7 +283,7 @@ impl Worker {
             Err(refused) => Err(refused),
         };
         match self.by_key(&place, request.headers(), found) {
-            ByKey::Refused(answer) => Course::Refused(answer),
+            ByKey::Refused(answer) => Course::Answered(answer),
             ByKey::Through(through) => Course::Through(through),
             ByKey::Keyed(key) => {
                 let name = Name::Key(key);
@@ -350,7 +362,7 @@ impl Worker {
     /// Refuses what no request may be.
     fn turned_away(&self, problem: Problem) -> Course<'_> {
         let refusal = (problem, Outcome::BadRequest);
-        Course::Refused(Box::new(self.error(&self.proxy.errors, &refusal, None)))
+        Course::Answered(Box::new(self.error(&self.proxy.errors, &refusal, None)))
     }
 
     /// One of the proxy's own errors, on a route.

@@ -64,7 +64,9 @@ impl Settling<'_> {
             Settled::Kept(record) => match record.state {
                 State::Complete(_) => SettledAs::Complete,
                 State::Tombstone { .. } => SettledAs::Tombstone,
-                State::Unknown { .. } | State::InFlight { .. } => SettledAs::Unknown,
+                State::Unknown { .. } | State::InFlight { .. } | State::Expired => {
+                    SettledAs::Unknown
+                }
             },
         };
         self.metrics.settled(settled_as);

@@ -154,8 +154,10 @@ impl Body for Tracked {
 pub async fn refuse(mut stream: Stream, errors: &Errors) {
     let problem = Problem::Overloaded;
     let (media_type, body) = problem.body(errors, None);
+    let link = errors.link.as_ref().and_then(|link| link.to_str().ok());
+    let link = link.map_or_else(String::new, |link| format!("Link: {link}\r\n"));
     let head = format!(
-        "HTTP/1.1 {}\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {}\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nRetry-After: {}\r\n{link}Connection: close\r\n\r\n",
         problem.status(errors),
         body.len(),
         problem.retry_after().unwrap_or(1),

@@ -2,6 +2,9 @@
 //!
 //! A client's connection, its pass-through calls, its executions and the pool that they use stay on the core that the connection was
 //! given to. Nothing but records and flights is shared.
+//!
+//! Measured against one runtime that shares its work among as many threads (`benches/runtime.rs`), a pass-through takes less CPU this way,
+//! and hits and misses about the same.
 
 use std::{
     io,

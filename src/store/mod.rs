@@ -97,7 +97,7 @@ impl Stores {
         }
     }
 
-    /// Frees what has expired. Called every second, on a thread that may block for some milliseconds.
+    /// Frees what is forgotten, and the answers of what has expired. Called every second, on a thread that may block for some milliseconds.
     pub fn sweep(&self) {
         match self {
             Self::None => {}
@@ -145,9 +145,9 @@ fn draw_token() -> Result<ClaimToken, StoreError> {
 pub struct Levels {
     /// Records of every kind, claims among them.
     pub records: u64,
-    /// What complete records weigh, and with `on_full = "reject"` what is set aside for claims, in bytes.
+    /// What complete records and the markers of expired ones weigh, and with `on_full = "reject"` what is set aside for claims, in bytes.
     pub bytes: u64,
-    /// Claims, unknown records and tombstones: what `max_claims` bounds.
+    /// Claims, unknown records and tombstones, and the markers of such as have expired: what `max_claims` bounds.
     pub claims: u64,
 }
 
@@ -156,7 +156,7 @@ pub struct Levels {
 pub enum Eviction {
     /// There was no room for all complete records: its key is no longer protected.
     Size,
-    /// It had expired.
+    /// It counted for nothing any more.
     Expired,
 }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::core::{
     fixtures::{answer, id, request, route, terms},
-    policy::{RetentionFrom, Terms, UnknownOutcome},
+    policy::{AfterExpiry, RetentionFrom, Terms, UnknownOutcome},
     record::{ClaimToken, NotRetained, Record},
     time::Timestamp,
     transition::{self, After, Ask, Begun, Settlement},
@@ -47,6 +47,7 @@ pub(super) enum Step {
     Pass {
         ms: u64,
     },
+    Sweep,
 }
 
 /// What a holder says.
@@ -75,8 +76,9 @@ impl Say {
 const RECORDS: usize = 3;
 const BODIES: [&str; 2] = ["a", "b"];
 const LEASE: u64 = 60_000;
+const TERMS: usize = 6;
 
-fn all_terms() -> [Terms; 4] {
+fn all_terms() -> [Terms; TERMS] {
     let short = Terms {
         retention: Duration::from_secs(100),
         ..terms()
@@ -96,12 +98,23 @@ fn all_terms() -> [Terms; 4] {
             retention_from: RetentionFrom::Start,
             ..short
         },
+        Terms {
+            after_expiry: AfterExpiry::RefuseFor(Duration::from_secs(50)),
+            ..short
+        },
+        Terms {
+            after_expiry: AfterExpiry::RefuseFor(Duration::from_secs(50)),
+            retention: Duration::from_secs(30),
+            retention_from: RetentionFrom::Start,
+            unknown: UnknownOutcome::Release,
+            ..short
+        },
     ]
 }
 
 /// Sequences of steps, with times that hit the limits exactly and miss them by one.
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let (record, body, terms, claim) = (0..RECORDS, 0..BODIES.len(), 0usize..4, any::<usize>());
+    let (record, body, terms, claim) = (0..RECORDS, 0..BODIES.len(), 0..TERMS, any::<usize>());
     let say = prop_oneof![
         3 => any::<u8>().prop_map(Say::Complete),
         1 => Just(Say::Release),
@@ -121,6 +134,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (claim, say, terms).prop_map(|(claim, say, terms)| Step::Settle { claim, say, terms }),
         1 => claim.prop_map(|claim| Step::Crash { claim }),
         4 => ms.prop_map(|ms| Step::Pass { ms }),
+        1 => Just(Step::Sweep),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -138,7 +152,7 @@ struct Model {
 struct Ledger {
     /// Somebody holds it until then.
     leased_until: u64,
-    /// It is done, and to be remembered until then.
+    /// It is done, and to be remembered or refused until then.
     done_until: u64,
 }
 
@@ -200,6 +214,8 @@ impl Model {
                 store.pass(Duration::from_millis(ms)).await;
                 self.now = self.now.after(Duration::from_millis(ms));
             }
+            // Whatever a store tidies up, it must go on saying the same.
+            Step::Sweep => store.sweep().await,
         }
         Ok(())
     }
@@ -310,8 +326,12 @@ impl Model {
             (After::Kept(wanted), Settled::Kept(kept)) => {
                 prop_assert_eq!(format!("{wanted:?}"), format!("{kept:?}"));
                 let done = matches!(say, Say::Complete(_) | Say::Tombstone);
+                let refused = match terms.after_expiry {
+                    AfterExpiry::Execute => 0,
+                    AfterExpiry::RefuseFor(_) => 50_000,
+                };
                 let done_until = if done {
-                    wanted.expires_at.as_millis()
+                    wanted.expires_at.as_millis() + refused
                 } else {
                     0
                 };

@@ -9,7 +9,7 @@ use http::StatusCode;
 use super::{Begin, Claim, Held, Settled};
 use crate::core::{
     fixtures::{answer, id, request, route, terms},
-    policy::{RetentionFrom, Terms, UnknownOutcome},
+    policy::{AfterExpiry, RetentionFrom, Terms, UnknownOutcome},
     record::{NotRetained, RecordId, State},
     transition::{Ask, Found, HoldLeft, Settlement},
 };
@@ -26,6 +26,8 @@ pub(super) trait Subject {
     async fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled;
     /// Lets so much time pass on the store's clock.
     async fn pass(&self, span: Duration);
+    /// Lets the store tidy up, as it does now and then by itself.
+    async fn sweep(&self);
 }
 
 /// What a request met with, in a form that can be compared.
@@ -40,6 +42,7 @@ pub(super) enum Met {
     Mismatch {
         in_flight: bool,
     },
+    Expired,
 }
 
 impl From<&Found> for Met {
@@ -50,11 +53,12 @@ impl From<&Found> for Met {
                 State::Complete(answer) => Self::Complete(answer.status(), answer.body().to_vec()),
                 other => panic!("a complete record is in state {other:?}"),
             },
-            Found::Tombstone { status, why } => Self::Tombstone(*status, *why),
+            Found::Tombstone { status, why, .. } => Self::Tombstone(*status, *why),
             Found::Unknown { left } => Self::Unknown(*left),
             Found::Mismatch { in_flight } => Self::Mismatch {
                 in_flight: *in_flight,
             },
+            Found::Expired => Self::Expired,
         }
     }
 }
@@ -388,6 +392,88 @@ pub(super) async fn a_late_holder_writes_nothing_over_what_is_anothers(store: &i
     a.meets(store, completed("1")).await;
 }
 
+/// The default terms, with keys that are refused for 100 s after 50 s of retention.
+fn refusing() -> Terms {
+    Terms {
+        retention: secs(50),
+        after_expiry: AfterExpiry::RefuseFor(secs(100)),
+        ..terms()
+    }
+}
+
+pub(super) async fn an_expired_key_is_refused_to_every_request_for_its_time(store: &impl Subject) {
+    let (a, b) = (ask("a", refusing()), ask("b", refusing()));
+    let claim = a.claim(store).await;
+    assert!(matches!(
+        store.settle(claim, complete("1"), &a.terms).await,
+        Settled::Kept(_)
+    ));
+    store.pass(Duration::from_millis(49_999)).await;
+    a.meets(store, completed("1")).await;
+    store.pass(Duration::from_millis(1)).await;
+    a.meets(store, Met::Expired).await;
+    b.meets(store, Met::Expired).await;
+    store.sweep().await;
+    store.pass(Duration::from_millis(99_999)).await;
+    store.sweep().await;
+    b.meets(store, Met::Expired).await;
+    // It is the record that says so, not the route that asks.
+    ask("a", terms()).meets(store, Met::Expired).await;
+    store.pass(Duration::from_millis(1)).await;
+    store.sweep().await;
+    b.meets(store, Met::Nothing).await;
+}
+
+pub(super) async fn unknown_outcomes_and_tombstones_are_refused_after_their_time_too(
+    store: &impl Subject,
+) {
+    let tombstone = Settlement::Tombstone {
+        status: StatusCode::OK,
+        why: NotRetained::Stream,
+    };
+    for (n, settlement) in [(1, Settlement::Unknown), (2, tombstone)] {
+        let a = Request {
+            id: id(n),
+            ..ask("a", refusing())
+        };
+        let claim = a.claim(store).await;
+        assert!(matches!(
+            store.settle(claim, settlement, &a.terms).await,
+            Settled::Kept(_)
+        ));
+        store.pass(secs(50)).await;
+        a.meets(store, Met::Expired).await;
+        store.pass(secs(100)).await;
+        a.meets(store, Met::Nothing).await;
+    }
+}
+
+pub(super) async fn a_released_key_is_never_refused(store: &impl Subject) {
+    let claim = ask("a", refusing()).claim(store).await;
+    assert!(matches!(
+        store.settle(claim, Settlement::Release, &refusing()).await,
+        Settled::Released
+    ));
+    store.pass(secs(60)).await;
+    ask("b", refusing()).meets(store, Met::Nothing).await;
+}
+
+pub(super) async fn a_holder_that_comes_after_its_key_was_refused_has_lost_it(
+    store: &impl Subject,
+) {
+    let a = ask("a", refusing());
+    let (late, later) = (a.claim(store).await, secs(60));
+    store.pass(later).await;
+    a.meets(store, Met::Expired).await;
+    assert_eq!(store.renew(&late, &a.terms).await, Held::Lost);
+    assert!(matches!(
+        store.settle(late, complete("late"), &a.terms).await,
+        Settled::Lost
+    ));
+    store.sweep().await;
+    a.meets(store, Met::Expired).await;
+}
+
 /// One test of each behaviour, on the store that the expression makes.
 macro_rules! suite {
     ($($subject:expr => $($name:ident)+;)+) => {
@@ -414,6 +500,10 @@ macro_rules! suite {
             with_release_an_unknown_outcome_is_free_at_once
             a_late_holder_may_still_say_what_happened
             a_late_holder_writes_nothing_over_what_is_anothers
+            an_expired_key_is_refused_to_every_request_for_its_time
+            unknown_outcomes_and_tombstones_are_refused_after_their_time_too
+            a_released_key_is_never_refused
+            a_holder_that_comes_after_its_key_was_refused_has_lost_it
             ;
         }
     };

@@ -39,9 +39,13 @@ mod outcomes;
 #[cfg(test)]
 mod passthrough;
 #[cfg(test)]
+mod policy_page;
+#[cfg(test)]
 mod readme;
 #[cfg(test)]
 mod real_clients;
+#[cfg(test)]
+mod records;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]

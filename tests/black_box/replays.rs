@@ -275,6 +275,11 @@ fn the_end_of_the_retention_is_told_and_stays_the_same() {
         if again.status == 201 {
             replayed(&again, &first);
         }
+        assert_eq!(
+            again.one("Idempotency-Key-Expires"),
+            first.one("Idempotency-Key-Expires"),
+            "{again}"
+        );
     }
 }
 

@@ -55,10 +55,13 @@ fn check_says_valid_or_every_problem() {
 
 #[test]
 fn check_refuses_what_this_version_lacks() {
-    let text = STRIPE.replacen("dialect", "replay_auth = \"/me\"\ndialect", 1);
+    let text = STRIPE.replacen("dialect", "on_store_failure = \"bypass\"\ndialect", 1);
     let said = run(&text, &[], Asked::Check);
     assert_eq!(said.exit, Exit::Refused);
-    assert_says(&said.err, &["store.kind = \"redis\"", "policy.replay_auth"]);
+    assert_says(
+        &said.err,
+        &["store.kind = \"redis\"", "policy.on_store_failure"],
+    );
     assert!(!said.err.contains("hunter2"), "{}", said.err);
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use idem_proxy::{
     config::{HostHeader, Listen, StoreKind, Target},
     core::policy::{
-        CallerPart, InFlight, KeySyntax, MissingCaller, ReplayHeaders, Scope, UnknownOutcome,
+        AfterExpiry, CallerPart, InFlight, KeySyntax, MissingCaller, ReplayHeaders, Scope,
+        UnknownOutcome,
     },
 };
 
@@ -59,6 +60,8 @@ fn an_empty_file_is_the_contract() {
     );
     assert_eq!(config.store.memory.max_claims, 100_000);
     assert!(config.routes.is_empty());
+    assert_eq!(server.policy_path, None);
+    assert_eq!(&config.published.json()[..], br#"{"routes":[]}"#);
     let policy = &config.defaults;
     assert_eq!(policy.identity.from, [CallerPart::Authorization]);
     assert_eq!(policy.identity.missing, MissingCaller::Reject);
@@ -87,6 +90,8 @@ fn an_empty_file_is_the_contract() {
         (1 << 20, 1 << 20)
     );
     assert_eq!(policy.stream_types, ["text/event-stream"]);
+    assert_eq!(policy.terms.after_expiry, AfterExpiry::Execute);
+    assert_eq!(policy.replay_auth, None);
     assert_eq!(policy.errors.type_base, "urn:idem-proxy:problem:");
     assert_eq!(policy.errors.link, None);
 }

@@ -12,7 +12,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "server.keepalive_timeout",
         ),
         ("[server]\nwrite_timeout = \"60s\"", "server.write_timeout"),
-        ("[server]\npolicy_path = \"/p\"", "server.policy_path"),
         ("[server.tls]\ncert = \"c.pem\"", "server.tls"),
         ("[server.tls]", "server.tls"),
         ("[admin]\ntoken_file = \"t\"", "admin.token_file"),
@@ -43,13 +42,10 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[telemetry]\notlp_sample_ratio = 0.5",
             "telemetry.otlp_sample_ratio",
         ),
-        ("[policy]\nafter_expiry = \"refuse\"", "policy.after_expiry"),
-        ("[policy]\nrefuse_for = \"30d\"", "policy.refuse_for"),
         (
             "[policy]\non_store_failure = \"bypass\"",
             "policy.on_store_failure",
         ),
-        ("[policy]\nreplay_auth = \"/me\"", "policy.replay_auth"),
     ] {
         let all = load_with(text, &[]).expect_err(text);
         assert!(all.only_unavailable(), "{all}");
@@ -62,9 +58,9 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
 #[test]
 fn what_asks_for_nothing_is_taken() {
     load(
-        "[server]\npolicy_path = \"\"\n[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
-         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\nreplay_auth = \"\"\n\
-         after_expiry = \"execute\"\non_store_failure = \"reject\"\n",
+        "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
+         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\n\
+         on_store_failure = \"reject\"\n",
     );
 }
 

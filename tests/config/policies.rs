@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use http::StatusCode;
 use idem_proxy::core::policy::{
-    CallerPart, ErrorShape, InFlight, JsonPointer, KeyFormat, KeyPlace, KeyRule, KeySyntax,
-    MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom, Scope, UnknownOutcome,
+    AfterExpiry, CallerPart, ErrorShape, InFlight, JsonPointer, KeyFormat, KeyPlace, KeyRule,
+    KeySyntax, MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom, Scope,
+    UnknownOutcome,
 };
 
-use crate::common::{ROUTE, assert_says, policy, problems};
+use crate::common::{ROUTE, assert_says, load, policy, problems};
 
 fn stores(policy: &Policy, code: u16) -> bool {
     policy
@@ -269,4 +270,88 @@ fn an_empty_marker_is_none() {
     .marker;
     assert_eq!((none.header, none.miss), (None, None));
     assert!(none.hit.is_some());
+}
+
+#[test]
+fn a_key_is_refused_after_its_time_only_where_that_is_asked_for() {
+    let after = |text: &str| {
+        policy(&format!("[policy]\n{text}{ROUTE}"))
+            .terms
+            .after_expiry
+    };
+    assert_eq!(after(""), AfterExpiry::Execute);
+    assert_eq!(after("refuse_for = \"1h\""), AfterExpiry::Execute);
+    let days = |days: u64| AfterExpiry::RefuseFor(Duration::from_hours(24 * days));
+    assert_eq!(after("after_expiry = \"refuse\""), days(30));
+    assert_eq!(
+        after("after_expiry = \"refuse\"\nrefuse_for = \"7d\""),
+        days(7)
+    );
+    let said = problems("[policy]\nafter_expiry = \"refused\"\nrefuse_for = \"0s\"");
+    assert_says(
+        &said,
+        &["did you mean refuse?", "policy.refuse_for = \"0s\""],
+    );
+}
+
+#[test]
+fn paths_of_the_proxys_own_are_paths() {
+    let config = load("[server]\npolicy_path = \"/a//b/../%7Ec/\"");
+    assert_eq!(config.server.policy_path.as_deref(), Some("/a/~c"));
+    assert_eq!(load("").server.policy_path, None);
+    let asked = policy(&format!("[policy]\nreplay_auth = \"/me?a=b\"{ROUTE}")).replay_auth;
+    assert_eq!(asked.expect("a path"), "/me?a=b");
+    for (text, path) in [
+        ("[server]\npolicy_path = \"policy\"", "server.policy_path"),
+        ("[server]\npolicy_path = \"/p?a\"", "server.policy_path"),
+        ("[server]\npolicy_path = \"/p#a\"", "server.policy_path"),
+        (
+            "[policy]\nreplay_auth = \"http://x/me\"",
+            "policy.replay_auth",
+        ),
+        ("[policy]\nreplay_auth = \"/m e\"", "policy.replay_auth"),
+        (
+            "[policy]\nreplay_auth = \"/m\\u00e9\"",
+            "policy.replay_auth",
+        ),
+        ("[policy]\nreplay_auth = \"*\"", "policy.replay_auth"),
+    ] {
+        assert_says(&problems(text), &[path, "allowed: a path"]);
+    }
+}
+
+#[test]
+fn the_published_policy_has_every_policy_key_and_nothing_else() {
+    let text = format!(
+        "[upstreams.billing]\nurl = \"http://billing.internal\"\n{ROUTE}upstream = \"billing\"\n"
+    );
+    let document: serde_json::Value =
+        serde_json::from_slice(load(&text).published.json()).expect("JSON");
+    let route = document["routes"][0].as_object().expect("an object");
+    let example: toml::Table = include_str!("../../config.example.toml")
+        .parse()
+        .expect("TOML");
+    let mut wanted: Vec<&str> = example["policy"]
+        .as_table()
+        .expect("a table")
+        .keys()
+        .map(String::as_str)
+        .chain(["name", "methods", "path", "identity"])
+        .collect();
+    wanted.sort_unstable();
+    let mut there: Vec<&str> = route.keys().map(String::as_str).collect();
+    there.sort_unstable();
+    assert_eq!(there, wanted);
+    for table in ["identity", "fingerprint"] {
+        assert!(route[table].is_object(), "{table}");
+    }
+    assert!(!document.to_string().contains("billing"), "{document}");
+}
+
+#[test]
+fn an_unproved_caller_is_taken_where_the_upstream_is_asked() {
+    let text = format!("[identity]\nfrom = [\"sigv4\"]\n[policy]\nreplay_auth = \"/me\"{ROUTE}");
+    assert_eq!(policy(&text).identity.from, [CallerPart::SigV4]);
+    let said = problems(&text.replace("/me", ""));
+    assert_says(&said, &["identity.from", "trust_unverified"]);
 }

@@ -42,6 +42,7 @@ fn policy() -> Policy {
         terms: p::Terms {
             retention: Duration::from_secs(1),
             retention_from: p::RetentionFrom::Completion,
+            after_expiry: p::AfterExpiry::Execute,
             lease: Duration::from_secs(1),
             unknown: p::UnknownOutcome::HoldForever,
         },
@@ -56,6 +57,7 @@ fn policy() -> Policy {
         max_request_body: 1 << 20,
         max_response_body: 1 << 20,
         stream_types: vec![],
+        replay_auth: None,
         errors: p::Errors {
             shape: p::ErrorShape::Problem,
             type_base: String::new(),

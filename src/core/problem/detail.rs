@@ -26,7 +26,7 @@ impl Problem {
             Self::StoreFull => "The store of idempotency records has no room for another one. Nothing was executed.".into(),
             Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
             Self::BadRequest(what) => (*what).into(),
-            Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE.".into(),
+            Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE, and its published policy to GET and HEAD alone.".into(),
             Self::RequestTimeout => "The request's body did not come in time.".into(),
             Self::TargetTooLong => "The request's target is longer than this proxy takes.".into(),
             Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),

@@ -78,7 +78,7 @@ pub enum Problem {
     Overloaded,
     /// The request is not valid HTTP, or asks for what a proxy must not do; what exactly.
     BadRequest(&'static str),
-    /// CONNECT or TRACE.
+    /// CONNECT or TRACE; or neither GET nor HEAD, of the published policy.
     MethodNotAllowed,
     /// The body did not come in time.
     RequestTimeout,

@@ -96,7 +96,7 @@ fn say(found: &Found) -> String {
             }
             other => panic!("complete, but {other:?}"),
         },
-        Found::Tombstone { status, why } => {
+        Found::Tombstone { status, why, .. } => {
             format!("tombstone {} {}", status.as_u16(), why.as_str())
         }
         Found::Unknown {
@@ -107,6 +107,7 @@ fn say(found: &Found) -> String {
         } => format!("unknown {}", left.as_millis()),
         Found::Mismatch { in_flight: true } => "mismatch in flight".into(),
         Found::Mismatch { in_flight: false } => "mismatch".into(),
+        Found::Expired => "expired".into(),
     }
 }
 
@@ -329,6 +330,17 @@ fn a_holder_whose_lease_ran_out_may_renew_and_settle_while_nobody_took_the_recor
 }
 
 #[test]
+fn a_holder_whose_record_has_expired_has_lost_it() {
+    let mut life = Life::begun(terms(), "a");
+    life.pass(24 * HOUR - 1);
+    assert!(life.renew(1), "the lease ran out long ago, and yet");
+    assert!(life.pass(59_999).renew(1), "a running call outlives it");
+    assert!(!life.pass(60_000).renew(1));
+    assert_eq!(life.settle(1, complete("late")), "lost");
+    assert_eq!(life.begin("b", 2), "claimed");
+}
+
+#[test]
 fn a_late_holder_writes_nothing_over_what_is_anothers() {
     let release = Terms {
         unknown: UnknownOutcome::Release,
@@ -397,10 +409,97 @@ fn an_answer_without_room_becomes_a_tombstone_with_its_status() {
     assert_eq!(life.look("b"), "mismatch");
 }
 
+fn refusing() -> Terms {
+    Terms {
+        after_expiry: AfterExpiry::RefuseFor(Duration::from_secs(10)),
+        ..terms()
+    }
+}
+
+#[test]
+fn an_expired_key_is_refused_whatever_the_request_and_then_forgotten() {
+    let settlements: [fn() -> Settlement; 3] =
+        [|| complete("1"), || Settlement::Unknown, || TOMBSTONE];
+    for settlement in settlements {
+        let mut life = Life::begun(refusing(), "a");
+        assert_eq!(life.settle(1, settlement()), "kept");
+        assert_ne!(life.pass(24 * HOUR - 1).look("a"), "expired");
+        assert_eq!(life.look("b"), "mismatch");
+        assert_eq!(life.pass(1).begin("a", 2), "expired");
+        assert_eq!(life.begin("b", 2), "expired");
+        assert_eq!(life.pass(9_999).begin("b", 2), "expired");
+        assert_eq!(life.pass(1).begin("b", 2), "claimed");
+    }
+}
+
+#[test]
+fn a_marker_says_what_its_record_would_say() {
+    let settlements: [Option<fn() -> Settlement>; 4] = [
+        Some(|| complete("1")),
+        Some(|| Settlement::Unknown),
+        Some(|| TOMBSTONE),
+        None,
+    ];
+    for settlement in settlements {
+        let mut life = Life::begun(refusing(), "a");
+        if let Some(settlement) = settlement {
+            assert_eq!(life.settle(1, settlement()), "kept");
+        }
+        let aged_at = |life: &Life| aged(life.record.as_ref().expect("a record"), life.now);
+        assert!(aged_at(life.pass(24 * HOUR - 1)).is_none(), "too early");
+        let marker = aged_at(life.pass(1)).expect("it has expired");
+        assert!(matches!(marker.state, State::Expired));
+        assert!(aged(&marker, life.now).is_none(), "it is one already");
+        assert_eq!(changes_at(&marker), life.now.after(Duration::from_secs(10)));
+        for ms in [0, 9_999] {
+            let (before, now) = (life.record.clone(), life.now);
+            let said = life.pass(ms).look("a");
+            life.record = Some(Arc::new(marker.clone()));
+            assert_eq!(life.look("a"), said);
+            assert_eq!(life.look("b"), "expired");
+            (life.record, life.now) = (before, now);
+        }
+        assert!(aged_at(life.pass(10_000)).is_none(), "it is forgotten");
+        life.record = Some(Arc::new(marker));
+        assert_eq!(life.begin("b", 2), "claimed");
+    }
+}
+
+#[test]
+fn a_claim_is_refused_after_its_lease_at_the_earliest_and_never_while_it_runs() {
+    let short = Terms {
+        retention: Duration::from_secs(1),
+        ..refusing()
+    };
+    let mut life = Life::begun(short, "a");
+    assert_eq!(life.pass(59_999).begin("a", 2), "in flight 1");
+    assert!(life.renew(1));
+    assert_eq!(life.pass(60_000).begin("a", 2), "expired");
+    assert!(!life.renew(1), "what is over does not come back");
+    assert_eq!(life.settle(1, complete("late")), "lost");
+    assert_eq!(life.begin("a", 1), "expired");
+    assert_eq!(life.pass(9_999).look("a"), "expired");
+    assert_eq!(life.pass(1).begin("b", 2), "claimed");
+}
+
+#[test]
+fn an_outcome_that_is_let_go_is_not_refused_later() {
+    let mut life = Life::begun(
+        Terms {
+            unknown: UnknownOutcome::Release,
+            ..refusing()
+        },
+        "a",
+    );
+    assert_eq!(life.pass(60_000).look("b"), "claimable");
+    assert_eq!(life.pass(24 * HOUR).look("b"), "claimable");
+}
+
 #[test]
 fn times_never_wrap() {
     let endless = Terms {
         retention: Duration::MAX,
+        after_expiry: AfterExpiry::RefuseFor(Duration::MAX),
         lease: Duration::MAX,
         ..terms()
     };

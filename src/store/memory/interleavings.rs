@@ -11,7 +11,7 @@ use crate::{
     config::OnFull,
     core::{
         fixtures::{answer, id, request, route, terms, token},
-        policy::UnknownOutcome,
+        policy::{AfterExpiry, UnknownOutcome},
     },
     store::clock::ManualClock,
 };
@@ -307,5 +307,34 @@ fn answers_that_come_at_once_leave_the_store_within_its_bounds() {
             scene.look_at(left[0]).is_none(),
             "it was used before the other"
         );
+    });
+}
+
+#[test]
+fn while_a_marker_is_put_over_an_expired_answer_nobody_executes() {
+    explore(|| {
+        let scene = Scene::new(Terms {
+            after_expiry: AfterExpiry::RefuseFor(Duration::from_secs(10)),
+            ..terms()
+        });
+        assert!(scene.execute(1, complete()));
+        scene.clock.pass(Duration::from_hours(24));
+        let threads: Vec<_> = (2..=4)
+            .map(|n| {
+                let scene = Arc::clone(&scene);
+                thread::spawn(move || {
+                    if n == 4 {
+                        scene.store.sweep();
+                    }
+                    assert!(matches!(scene.look(), Some(Found::Expired)));
+                    assert!(matches!(scene.begin(n), Begin::Found(Found::Expired)));
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        let levels = scene.store.levels();
+        assert_eq!((levels.records, levels.bytes), (1, 400));
     });
 }

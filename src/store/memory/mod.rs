@@ -3,8 +3,14 @@
 //! Records stand under their ids in 64 locked shards, whatever their state: an operation sees and writes its record
 //! under one lock, so no one claims what another has claimed since it looked. Claims, unknown records and tombstones
 //! are never evicted, and `max_claims` bounds them. Complete records are bounded by bytes and number: the one of all
-//! shards that was least recently used gives way ([`Recency`]), and the answer that is settled always has its place.
+//! shards that was least recently used gives way (`Recency`), and the answer that is settled always has its place.
 //! A use is a look at a record that has not expired. No operation holds two locks of shards.
+//!
+//! Where the key of an expired record is refused for a while, a marker takes the record's place, so that no answer is
+//! held for that long: when somebody looks at it, when it would be evicted, or when it is swept. A marker needs no
+//! room that its record did not have, so no bound can stand in its way: that of a complete record weighs as an answer
+//! without headers and body and is evicted like one, then counted as lost protection; that of an unknown record or a
+//! tombstone stays among those, and is never evicted.
 //!
 //! What may follow from what is found there is the core's to say ([`transition`]). Nothing here waits, and no lock
 //! is held while canonical fingerprints are computed. Time comes from the [`Clock`] alone.
@@ -29,7 +35,7 @@ use self::{
     recency::Recency,
     room::Room,
     shard::{Shard, ShardLock},
-    table::{Class, Progress, Table},
+    table::{Class, Progress, Table, Taken},
 };
 use super::{
     Begin, Claim, Eviction, Held, Levels, Settled, StoreError,
@@ -90,7 +96,11 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     #[must_use]
     pub fn look(&self, id: &RecordId, ask: &Ask<'_>) -> Option<Found> {
         let (standing, now) = self.standing(id);
-        transition::look(standing.as_ref(), ask, now)
+        let found = transition::look(standing.as_ref(), ask, now);
+        if let (Some(Found::Expired), Some(standing)) = (&found, standing) {
+            self.age(id, &standing, now);
+        }
+        found
     }
 
     /// Claims the record under `token`, unless something stands in the way.
@@ -174,24 +184,28 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         settled
     }
 
-    /// Looks at some of the records and frees those that have expired, and says if protection was lost. Called every
+    /// Looks at some of the records, frees those that are forgotten and marks those that have expired, and says if
+    /// protection was lost. Called every
     /// second, on a thread that may block; without it an idle store frees nothing.
     ///
-    /// It goes on where it ended the last time: at most [`SWEEP_SLOTS`] records a shard, so that a million records are
+    /// It goes on where it ended the last time: at most `SWEEP_SLOTS` records a shard, so that a million records are
     /// looked at within eight calls, of which none takes long.
     pub fn sweep(&self) {
         for shard in 0..SHARDS {
             for _ in 0..SWEEP_SLOTS / SWEEP_STEP {
-                let (expired, progress) = self.in_shard_at(shard, |shard, now| {
-                    let (expired, progress) = shard.sweep(SWEEP_STEP, now);
+                let (swept, now, progress) = self.in_shard_at(shard, |shard, now| {
+                    let (swept, progress) = shard.sweep(SWEEP_STEP, now);
                     // Counted under the lock, so that the levels never fall behind what is there; freed after it.
-                    if !expired.is_empty() {
-                        let classes = expired.iter().map(|taken| taken.class);
+                    if !swept.forgotten.is_empty() {
+                        let classes = swept.forgotten.iter().map(|taken| taken.class);
                         self.room.drop_expired(classes);
                     }
-                    (expired, progress)
+                    (swept, now, progress)
                 });
-                drop(expired);
+                drop(swept.forgotten);
+                for (id, record) in swept.expired {
+                    self.age(&id, &record, now);
+                }
                 if progress == Progress::AtTheEnd {
                     break;
                 }
@@ -222,10 +236,10 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         now: Timestamp,
     ) -> Result<Begin, StoreError> {
         let standing = shard.table.get(id);
-        let ended = standing.is_some_and(|(old, _)| transition::expired(old, now));
+        let ended = standing.is_some_and(|(old, _)| transition::forgotten(old, now));
         let over = standing.map(|(_, class)| class);
         if let Some(class @ Class::Complete(_)) = over {
-            // It has expired, and its room is free before the claim asks for its own.
+            // It is forgotten, and its room is free before the claim asks for its own.
             shard.table.remove(id);
             self.room.drop_expired([class].into_iter());
             self.room.claim(None)?;
@@ -244,8 +258,13 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         let room = match &record.state {
             // A retention that counts from the start may be over by now: nothing is evicted for what is gone.
             State::Complete(_) if transition::expired(&record, now) => {
-                shard.table.remove(&id);
-                self.room.drop_expired([Class::Unsettled].into_iter());
+                if let Some(marker) = transition::aged(&record, now) {
+                    shard.table.put_held(id, Arc::new(marker));
+                    self.room.settle();
+                } else {
+                    shard.table.remove(&id);
+                    self.room.drop_expired([Class::Unsettled].into_iter());
+                }
                 return Arc::new(record);
             }
             State::Complete(answer) => Some(self.room.keep(answer.weight())),
@@ -277,8 +296,11 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
                 return;
             };
             let evicted = self.in_shard_at(shard, |shard, now| {
+                if let Some(marked) = self.mark_oldest(shard, used, now) {
+                    return Some(marked);
+                }
                 let evicted = shard.evict(used)?;
-                let cause = if transition::expired(&evicted.record, now) {
+                let cause = if transition::forgotten(&evicted.record, now) {
                     Eviction::Expired
                 } else {
                     Eviction::Size
@@ -289,6 +311,37 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
             // Freed while no shard is locked. `None`: it was used again, or another took it.
             drop(evicted);
         }
+    }
+
+    /// Instead of evicting what was last used then, writes its marker, if it has expired and has none yet. What that
+    /// frees may be room enough.
+    fn mark_oldest(&self, shard: &mut Shard, used: u64, now: Timestamp) -> Option<Taken> {
+        let (id, standing) = shard.oldest(used)?;
+        let (id, standing) = (*id, Arc::clone(standing));
+        // A complete record's digests are there: nothing is computed under the lock.
+        let marker = transition::aged(&standing, now)?;
+        self.mark(shard, &id, &standing, marker)
+    }
+
+    /// Writes the marker of an expired record, if it has none yet and still stands there.
+    fn age(&self, id: &RecordId, standing: &Arc<Record>, now: Timestamp) {
+        // Made before the shard is locked: digests may have to be computed.
+        if let Some(marker) = transition::aged(standing, now) {
+            // What stood there is freed after the shard is unlocked.
+            let _before = self.in_shard(id, |shard, _| self.mark(shard, id, standing, marker));
+        }
+    }
+
+    fn mark(
+        &self,
+        shard: &mut Shard,
+        id: &RecordId,
+        standing: &Arc<Record>,
+        marker: Record,
+    ) -> Option<Taken> {
+        shard
+            .table
+            .put_marker(id, standing, marker, |class| self.room.mark(class))
     }
 
     /// The record that stands under this id, expired or not, and the time at which it was seen.
@@ -370,10 +423,11 @@ fn check_invariants(shard: &Shard, id: &RecordId) {
         return;
     };
     transition::check_invariants(record);
-    debug_assert_eq!(
-        matches!(record.state, State::Complete(_)),
-        matches!(class, Class::Complete(_)),
-        "complete records alone can be evicted"
+    let evictable = matches!(class, Class::Complete(_));
+    debug_assert!(
+        matches!(record.state, State::Expired)
+            || evictable == matches!(record.state, State::Complete(_)),
+        "complete records, and their markers, alone can be evicted"
     );
 }
 

@@ -13,6 +13,9 @@ use crate::{
 /// not known yet, and a call whose answer has no room at all should not be made.
 const CLAIM_BYTES: u64 = 1024;
 
+/// What the marker of a complete record that has expired counts with, in bytes: an answer without headers and body.
+const MARKER_BYTES: u32 = 400;
+
 /// More records than this are never held, so that a `u32` counts the slots of any shard.
 const MOST_RECORDS: u64 = u32::MAX as u64 - 1;
 
@@ -26,17 +29,17 @@ pub(super) struct Room {
 /// What is there now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// Claims, unknown records and tombstones.
+    /// Claims, unknown records and tombstones, and the markers of such as have expired.
     pub(super) claims: usize,
     /// The claims among them that are not settled yet.
     pub(super) unsettled: u64,
-    /// Complete records.
+    /// Complete records, and the markers of such as have expired.
     pub(super) complete: u64,
     /// What these weigh.
     pub(super) bytes: u64,
-    /// Complete records evicted for room, ever.
+    /// Complete records and markers evicted for room, ever.
     pub(super) evicted_size: u64,
-    /// Records of any kind dropped after their end, ever.
+    /// Records of any kind dropped when they were forgotten, ever.
     pub(super) evicted_expired: u64,
 }
 
@@ -117,6 +120,24 @@ impl Room {
         Ok(weight)
     }
 
+    /// A record of this class expired, and its marker stands in its room: what a complete one weighed beyond
+    /// [`MARKER_BYTES`] is free. What it returns is what the marker weighs; 0: it cannot be evicted.
+    pub(super) fn mark(&self, class: Class) -> u32 {
+        let mut taken = self.taken.lock();
+        match class {
+            Class::Unsettled => {
+                taken.unsettled = taken.unsettled.saturating_sub(1);
+                0
+            }
+            Class::Settled => 0,
+            Class::Complete(weight) => {
+                let left = weight.min(MARKER_BYTES);
+                taken.bytes = taken.bytes.saturating_sub(u64::from(weight - left));
+                left
+            }
+        }
+    }
+
     /// A claim became an unknown record or a tombstone.
     pub(super) fn settle(&self) {
         let mut taken = self.taken.lock();
@@ -128,7 +149,7 @@ impl Room {
         self.taken.lock().remove(Class::Unsettled);
     }
 
-    /// Records of these classes were dropped after their end.
+    /// Records of these classes were dropped when they were forgotten.
     pub(super) fn drop_expired(&self, classes: impl Iterator<Item = Class>) {
         let mut taken = self.taken.lock();
         for class in classes {
@@ -137,12 +158,12 @@ impl Room {
         }
     }
 
-    /// A record that takes its successor's room was written over after its end.
+    /// A record that takes its successor's room was written over when it was forgotten.
     pub(super) fn count_expired(&self) {
         self.taken.lock().evicted_expired += 1;
     }
 
-    /// A complete record gave way to others.
+    /// A complete record, or a marker in its place, gave way to others.
     pub(super) fn evict(&self, class: Class, cause: Eviction) {
         let mut taken = self.taken.lock();
         taken.remove(class);

@@ -1,9 +1,14 @@
 //! One of the shards that the records live in, and how it is locked.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
-use super::table::{NEVER, Progress, Table, Taken};
-use crate::core::time::Timestamp;
+use super::table::{NEVER, Progress, Swept, Table, Taken};
+use crate::core::{
+    record::{Record, RecordId},
+    time::Timestamp,
+};
 
 /// A table, and how far it has been swept. It begins a cache line of its own, so that two processors that work in
 /// two shards do not wait for each other.
@@ -19,23 +24,28 @@ impl Shard {
         Self { table, cursor: 0 }
     }
 
-    /// Looks at the next slots, `most` of them, and takes out what has expired. Before it begins at the first slot
+    /// Looks at the next slots, `most` of them: see [`Table::sweep`]. Before it begins at the first slot
     /// again, room that nobody needs is given back: never amid a pass, for that would move records out of its way.
-    pub(super) fn sweep(&mut self, most: usize, now: Timestamp) -> (Vec<Taken>, Progress) {
+    pub(super) fn sweep(&mut self, most: usize, now: Timestamp) -> (Swept, Progress) {
         if self.cursor == 0 && self.table.shrink(most) == Progress::GoesOn {
-            return (Vec::new(), Progress::GoesOn);
+            return (Swept::default(), Progress::GoesOn);
         }
-        let (expired, next) = self.table.take_expired(self.cursor, most, now);
+        let (swept, next) = self.table.sweep(self.cursor, most, now);
         self.cursor = next.unwrap_or(0);
         let progress = next.map_or(Progress::AtTheEnd, |_| Progress::GoesOn);
-        (expired, progress)
+        (swept, progress)
     }
 
-    /// Takes out the least recently used complete record, if it was last used then and not since.
+    /// The least recently used complete record, if it was last used then and not since.
+    pub(super) fn oldest(&self, used: u64) -> Option<(&RecordId, &Arc<Record>)> {
+        (used != NEVER && self.table.oldest_use() == used)
+            .then(|| self.table.oldest())
+            .flatten()
+    }
+
+    /// Takes it out.
     pub(super) fn evict(&mut self, used: u64) -> Option<Taken> {
-        if used == NEVER || self.table.oldest_use() != used {
-            return None;
-        }
+        self.oldest(used)?;
         self.table.take_oldest()
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Every record has a slot, and the index says which. The slots of complete records are a list from the least to the
 //! most recently used, vacant ones are another, and a slot of a claim, an unknown record or a tombstone is in
-//! neither: what is not in the list of uses cannot be evicted. Times, uses and weights are arguments.
+//! neither: what is not in the list of uses cannot be evicted. The marker of an expired key stays where the record
+//! stood that it is written over, and weighs as little as an answer can. Times, uses and weights are arguments.
 
 use std::{hash::BuildHasher, sync::Arc};
 
@@ -37,9 +38,9 @@ pub(super) struct Table {
 pub(super) enum Class {
     /// A claim that nobody settled.
     Unsettled,
-    /// An unknown record or a tombstone.
+    /// An unknown record or a tombstone, or the marker in its place.
     Settled,
-    /// A complete record of this weight in bytes, which is not 0.
+    /// A complete record, or the marker in its place, of this weight in bytes, which is not 0.
     Complete(u32),
 }
 
@@ -48,6 +49,15 @@ pub(super) enum Class {
 pub(super) struct Taken {
     pub(super) record: Arc<Record>,
     pub(super) class: Class,
+}
+
+/// What a look at some slots found.
+#[derive(Debug, Default)]
+pub(super) struct Swept {
+    /// What was forgotten, and is gone.
+    pub(super) forgotten: Vec<Taken>,
+    /// What has expired and still stands there; a marker is to be written over it.
+    pub(super) expired: Vec<(RecordId, Arc<Record>)>,
 }
 
 /// How far work in pieces has come.
@@ -71,7 +81,8 @@ struct Slot {
     id: RecordId,
     /// `None`: vacant.
     record: Option<Arc<Record>>,
-    ends_at: Timestamp,
+    /// [`transition::changes_at`]
+    due_at: Timestamp,
     /// When it was last used, if it is complete.
     used: u64,
     /// 0: not complete.
@@ -120,7 +131,7 @@ impl Table {
         Some((slot.record.as_ref()?, slot.class()))
     }
 
-    /// The record under this id. If it is complete and has not expired it is the most recently used from now on,
+    /// The record under this id. If it can be evicted and counts for what it is, it is the most recently used from now on,
     /// and `stamp` says when that was.
     pub(super) fn look(
         &mut self,
@@ -130,7 +141,7 @@ impl Table {
     ) -> Option<&Arc<Record>> {
         let at = self.find(id)?;
         let slot = self.slot(at)?;
-        if slot.weight > 0 && !slot.ends_at.reached(now) {
+        if slot.weight > 0 && !slot.due_at.reached(now) {
             self.relink(at, |uses, slots| uses.move_last(slots, at), stamp());
         }
         self.slot(at)?.record.as_ref()
@@ -160,7 +171,7 @@ impl Table {
             return;
         };
         let was_complete = slot.weight > 0;
-        slot.ends_at = transition::ends_at(&record);
+        slot.due_at = transition::changes_at(&record);
         slot.record = Some(record);
         slot.weight = weight;
         match (was_complete, weight > 0) {
@@ -169,6 +180,33 @@ impl Table {
             (true, true) => self.relink(at, |uses, slots| uses.move_last(slots, at), used),
             (true, false) => self.relink(at, |uses, slots| uses.unlink(slots, at), used),
         }
+    }
+
+    /// Writes the marker of an expired key over its record, if that is still `standing`. It stays in the same place
+    /// among the uses; `weigh` says what it weighs in the place of a record of this class. What was there before, to
+    /// be dropped later.
+    pub(super) fn put_marker(
+        &mut self,
+        id: &RecordId,
+        standing: &Arc<Record>,
+        marker: Record,
+        weigh: impl FnOnce(Class) -> u32,
+    ) -> Option<Taken> {
+        let at = self.find(id)?;
+        let slot = self.slots.get_mut(at as usize)?;
+        if !slot
+            .record
+            .as_ref()
+            .is_some_and(|there| Arc::ptr_eq(there, standing))
+        {
+            return None;
+        }
+        let class = slot.class();
+        slot.due_at = transition::changes_at(&marker);
+        let record = slot.record.replace(Arc::new(marker))?;
+        slot.weight = weigh(class);
+        debug_assert_eq!(slot.weight > 0, matches!(class, Class::Complete(_)));
+        Some(Taken { record, class })
     }
 
     /// Takes the record under this id out.
@@ -182,27 +220,44 @@ impl Table {
         self.oldest_use
     }
 
+    /// The least recently used complete record.
+    pub(super) fn oldest(&self) -> Option<(&RecordId, &Arc<Record>)> {
+        let slot = self.slot(self.uses.first())?;
+        Some((&slot.id, slot.record.as_ref()?))
+    }
+
     /// Takes the least recently used complete record out.
     pub(super) fn take_oldest(&mut self) -> Option<Taken> {
         self.take(self.uses.first())
     }
 
-    /// Takes out what has expired in `most` slots from `cursor` on, and moves it there; `None`: the end has come.
-    pub(super) fn take_expired(
+    /// Takes out what is forgotten in `most` slots from `cursor` on, shows what has expired and has no marker yet, and
+    /// says where to go on; `None`: the end has come.
+    pub(super) fn sweep(
         &mut self,
         cursor: usize,
         most: usize,
         now: Timestamp,
-    ) -> (Vec<Taken>, Option<usize>) {
+    ) -> (Swept, Option<usize>) {
         let end = cursor.saturating_add(most).min(self.slots.len());
         let looked_at = self.slots.get(cursor..end).unwrap_or_default();
-        let expired: Vec<u32> = (cursor..)
-            .zip(looked_at)
-            .filter(|(_, slot)| slot.ends_at.reached(now) && slot.record.is_some())
-            .filter_map(|(at, _)| u32::try_from(at).ok())
+        let mut swept = Swept::default();
+        let mut forgotten: Vec<u32> = Vec::new();
+        for (at, slot) in (cursor..).zip(looked_at) {
+            let Some(record) = slot.record.as_ref().filter(|_| slot.due_at.reached(now)) else {
+                continue;
+            };
+            if !transition::forgotten(record, now) {
+                swept.expired.push((slot.id, Arc::clone(record)));
+            } else if let Ok(at) = u32::try_from(at) {
+                forgotten.push(at);
+            }
+        }
+        swept.forgotten = forgotten
+            .into_iter()
+            .filter_map(|at| self.take(at))
             .collect();
-        let taken = expired.into_iter().filter_map(|at| self.take(at)).collect();
-        (taken, (end < self.slots.len()).then_some(end))
+        (swept, (end < self.slots.len()).then_some(end))
     }
 
     /// Gives back the room of a burst that is long over: once no more than a quarter of the slots that there is room
@@ -274,7 +329,7 @@ impl Table {
             self.slots.push(Slot {
                 id,
                 record: None,
-                ends_at: Timestamp::from_millis(0),
+                due_at: Timestamp::from_millis(0),
                 used: NEVER,
                 weight: 0,
                 links: Links::NONE,

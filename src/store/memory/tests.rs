@@ -1,6 +1,7 @@
 //! The suite and the model on the memory store, and what its other tests are written with.
 
 mod bounds;
+mod expiry;
 mod recency;
 mod sweeping;
 
@@ -133,6 +134,11 @@ impl Subject for Timed {
 
     async fn pass(&self, span: Duration) {
         self.clock.pass(span);
+    }
+
+    async fn sweep(&self) {
+        self.store.sweep();
+        self.store.assert_counted();
     }
 }
 

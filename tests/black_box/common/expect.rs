@@ -18,6 +18,7 @@ const PROBLEMS: &[Row] = &[
     ("in-flight", 409, "IDEMPOTENCY_IN_FLIGHT", Some(true), Some(true)),
     ("outcome-unknown", 409, "IDEMPOTENCY_OUTCOME_UNKNOWN", None, Some(true)),
     ("response-not-retained", 409, "IDEMPOTENCY_RESPONSE_NOT_RETAINED", Some(false), Some(false)),
+    ("key-expired", 409, "IDEMPOTENCY_KEY_EXPIRED", Some(false), Some(false)),
     ("body-too-large", 413, "REQUEST_TOO_LARGE", Some(false), Some(true)),
     ("key-reused", 422, "IDEMPOTENCY_KEY_REUSED", Some(false), Some(false)),
     ("no-store", 501, "IDEMPOTENCY_NOT_SUPPORTED", Some(false), Some(true)),

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::{
     fixtures::{answer, id, request, route, token},
+    policy::AfterExpiry,
     record::Print,
 };
 
@@ -76,6 +77,7 @@ fn record(state: State, ends_at: u64) -> Arc<Record> {
         state,
         started_at: Timestamp::from_millis(0),
         expires_at: ends_at,
+        after_expiry: AfterExpiry::Execute,
         route: route(),
     })
 }
@@ -266,9 +268,9 @@ impl Plain {
 
     fn expire(&mut self, table: &mut Table, most: usize) {
         let now = Timestamp::from_millis(self.now);
-        let (expired, next) = table.take_expired(self.cursor, most, now);
-        assert!(expired.len() <= most);
-        for taken in expired {
+        let (swept, next) = table.sweep(self.cursor, most, now);
+        assert!(swept.forgotten.len() <= most && swept.expired.is_empty());
+        for taken in swept.forgotten {
             let at = self
                 .rows
                 .iter()
@@ -317,12 +319,15 @@ fn a_pass_looks_at_every_slot_in_pieces() {
     (0..1000).for_each(|n| table.put_held(id(n), unknown(10)));
     let (mut cursor, mut taken) = (0, Vec::new());
     for _ in 0..3 {
-        let (expired, next) = table.take_expired(cursor, 256, end);
-        taken.push(expired.len());
+        let (swept, next) = table.sweep(cursor, 256, end);
+        taken.push(swept.forgotten.len());
         cursor = next.expect("there is more");
     }
-    let (rest, next) = table.take_expired(cursor, 256, end);
-    assert_eq!((taken, rest.len(), next), (vec![256; 3], 232, None));
+    let (rest, next) = table.sweep(cursor, 256, end);
+    assert_eq!(
+        (taken, rest.forgotten.len(), next),
+        (vec![256; 3], 232, None)
+    );
     assert_eq!(table.counted(), (0, 0, 0, 0));
 }
 
@@ -353,4 +358,51 @@ fn what_a_burst_needed_is_given_back_in_pieces_and_nothing_is_lost() {
     assert!(table.slots.capacity() <= FEW && table.slots.len() <= FEW);
     table.put_held(id(1), claim(10));
     assert_eq!(table.counted(), (1, 0, 0, 0));
+}
+
+#[test]
+fn a_marker_stands_where_its_record_stood_and_only_over_that_record() {
+    let mut table = table();
+    let refused = |record: &Arc<Record>| {
+        let mut record = Record::clone(record);
+        record.after_expiry = AfterExpiry::RefuseFor(std::time::Duration::from_millis(5));
+        Arc::new(record)
+    };
+    let (first, held) = (refused(&complete(10)), refused(&unknown(10)));
+    table.put_complete(id(1), Arc::clone(&first), 900, 1);
+    table.put_complete(id(2), complete(10), 2, 2);
+    table.put_held(id(3), Arc::clone(&held));
+    let at = Timestamp::from_millis;
+    let (swept, _) = table.sweep(0, 10, at(9));
+    assert!(swept.forgotten.is_empty() && swept.expired.is_empty());
+    let (swept, _) = table.sweep(0, 10, at(10));
+    let expired: Vec<_> = swept.expired.iter().map(|(id, _)| *id).collect();
+    assert_eq!(
+        (expired, swept.forgotten.len()),
+        (vec![id(1), id(3)], 1),
+        "the second is not refused"
+    );
+    for (number, record, class, weight) in [
+        (1, &first, Class::Complete(900), 400),
+        (3, &held, Class::Settled, 0),
+    ] {
+        let marker = || transition::aged(record, at(10)).expect("it has expired");
+        let other = complete(10);
+        let nothing = table.put_marker(&id(number), &other, marker(), |_| 7);
+        assert!(nothing.is_none(), "another record stands there");
+        let before = table
+            .put_marker(&id(number), record, marker(), |before| {
+                assert_eq!(before, class);
+                weight
+            })
+            .expect("it stands there");
+        assert!(Arc::ptr_eq(&before.record, record));
+    }
+    assert_eq!(table.oldest_use(), 1, "a marker is no use");
+    assert_eq!(table.counted(), (0, 1, 1, 400));
+    let (swept, _) = table.sweep(0, 10, at(14));
+    assert!(swept.forgotten.is_empty() && swept.expired.is_empty());
+    let (swept, _) = table.sweep(0, 10, at(15));
+    assert_eq!((swept.forgotten.len(), swept.expired.len()), (2, 0));
+    assert_eq!(table.counted(), (0, 0, 0, 0));
 }
