@@ -12,7 +12,10 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{self, Problems};
+use crate::{
+    config::{self, Problems},
+    telemetry::log::check_filter,
+};
 
 /// What the process is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +143,13 @@ pub fn refuse(why: impl Display) -> Exit {
 /// `--check` for this process's environment: problems, warnings and advice go to the standard error stream.
 #[must_use]
 pub fn run_check(config: &Path) -> Exit {
+    // It wins over the file's filter, and a wrong one would stop the start.
+    if let Some(Err(why)) = config::rust_log()
+        .filter(|filter| !filter.is_empty())
+        .map(|filter| check_filter(&filter))
+    {
+        return refuse(format_args!("RUST_LOG: {why}"));
+    }
     check(
         config,
         config::environment(),

@@ -14,7 +14,7 @@ use std::{
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
 const ARROWS: [(&str, &str); 18] = [
     ("main", "app cli config demo server tasks telemetry"),
-    ("cli", "config"),
+    ("cli", "config telemetry"),
     (
         "app",
         "admin config core flight limit proxy server tasks telemetry upstream",

@@ -15,7 +15,7 @@ pub(super) fn key_source(text: &str) -> Result<KeySource, Refusal> {
     let refuse = |why: &str| Err(Refusal::wrong(why).allowed(allowed));
     let (kind, name) = text.split_once(':').unwrap_or_default();
     let place = match kind {
-        "header" => KeyPlace::Header(header_name(name)?),
+        "header" => KeyPlace::Header(key_header(name)?),
         "query" | "form" if name.is_empty() => return refuse("the name is missing"),
         "query" => KeyPlace::Query(name.to_owned()),
         "form" => KeyPlace::Form(name.to_owned()),
@@ -152,6 +152,26 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, Refusal> {
     text.parse().map_err(|_| {
         Refusal::wrong("it is no header name").allowed("a token (RFC 9110, section 5.6.2)")
     })
+}
+
+/// A header that can carry a key: none that says something else already.
+fn key_header(text: &str) -> Result<HeaderName, Refusal> {
+    const TAKEN: [&str; 6] = [
+        "authorization",
+        "content-type",
+        "cookie",
+        "expect",
+        "host",
+        "via",
+    ];
+    let name = end_to_end(text)?;
+    if TAKEN.contains(&name.as_str()) {
+        return Err(
+            Refusal::wrong("it has a meaning of its own and can be no key")
+                .allowed("a header for the key alone, such as header:Idempotency-Key"),
+        );
+    }
+    Ok(name)
 }
 
 /// A header that a proxy may pass on or write: none that belongs to one connection (RFC 9110, section 7.6.1).

@@ -63,9 +63,10 @@ impl Proxy {
         let clock = SystemClock::start();
         let store = match config.store.kind {
             StoreKind::None => Stores::None,
-            StoreKind::Memory => {
-                Stores::Memory(MemoryStore::with_clock(config.store.memory, clock))
-            }
+            StoreKind::Memory => Stores::Memory(Box::new(MemoryStore::with_clock(
+                config.store.memory,
+                clock,
+            ))),
         };
         Ok(Self {
             router,

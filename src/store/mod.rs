@@ -24,7 +24,7 @@ pub enum Stores {
     /// `store.kind = "none"`: keyed requests get 501.
     None,
     /// `store.kind = "memory"`
-    Memory(memory::MemoryStore),
+    Memory(Box<memory::MemoryStore>),
 }
 
 #[expect(
@@ -296,7 +296,7 @@ mod tests {
             max_claims: 10,
             on_full: OnFull::Evict,
         };
-        let store = Stores::Memory(memory::MemoryStore::new(limits));
+        let store = Stores::Memory(Box::new(memory::MemoryStore::new(limits)));
         let (fingerprint, route, terms) = (request("a"), route(), terms());
         let ask = Ask {
             fingerprint: &fingerprint,

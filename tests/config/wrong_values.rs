@@ -36,6 +36,18 @@ fn a_wrong_value_of_the_policy_is_named_with_its_place_and_what_is_allowed() {
         ("policy", "key_format", "\"a)|(b\"", "regular expression"),
         ("policy", "key_sources", "[]", "empty"),
         ("policy", "key_sources", "[\"header:\"]", "token"),
+        (
+            "policy",
+            "key_sources",
+            "[\"header:Authorization\"]",
+            "the key alone",
+        ),
+        (
+            "policy",
+            "key_sources",
+            "[\"header:Transfer-Encoding\"]",
+            "",
+        ),
         ("policy", "key_sources", "[\"query:\"]", "form:NAME"),
         ("policy", "key_sources", "[\"form:\"]", "missing"),
         ("policy", "key_sources", "[\"json:\"]", "json:/pointer"),

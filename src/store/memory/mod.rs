@@ -59,6 +59,7 @@ pub struct MemoryStore<C: Clock = SystemClock, L: ShardLock = Mutex<Shard>> {
     recency: Recency,
     room: Room,
     warned: Mutex<Warned>,
+    swept_for_room: Mutex<Option<Timestamp>>,
 }
 
 /// When it was last said that protection was lost.
@@ -89,6 +90,7 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
             recency: Recency::new(SHARDS),
             room: Room::new(limits),
             warned: Mutex::default(),
+            swept_for_room: Mutex::default(),
         }
     }
 
@@ -130,10 +132,24 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
                     Begun::Claimed(record) => self.claim(shard, id, record, token, now),
                 })
             });
-            if let Some(begun) = begun {
-                return begun;
+            match begun {
+                None => {}
+                // What has expired takes nobody's room, even if no sweep has come by yet.
+                Some(Err(StoreError::Full)) if self.may_sweep() => self.sweep(),
+                Some(begun) => return begun,
             }
         }
+    }
+
+    /// Whether the last sweep for want of room is long enough ago: a full store is not swept for every request.
+    fn may_sweep(&self) -> bool {
+        let now = self.clock.now();
+        let mut swept = self.swept_for_room.lock();
+        let due = swept.is_none_or(|at| at.after(SWEEP_FOR_ROOM_EVERY).reached(now));
+        if due {
+            *swept = Some(now);
+        }
+        due
     }
 
     /// Draws out a claim's lease.
@@ -442,3 +458,6 @@ const SWEEP_STEP: usize = 256;
 
 /// How often lost protection is warned of.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// How often a full store is swept for a request that wants room, beside the sweeps of every second.
+const SWEEP_FOR_ROOM_EVERY: Duration = Duration::from_millis(100);

@@ -20,7 +20,7 @@ mod wire;
 pub(crate) use client::{Answer, Client, Request};
 pub(crate) use expect::{executed, marker, problem, replayed, retry_after};
 pub(crate) use proxy::Proxy;
-pub(crate) use script::{Gate, Step, events, reply};
+pub(crate) use script::{Gate, Reply, Step, events, reply};
 pub(crate) use upstream::Upstream;
 pub(crate) use wire::{Framing, Trouble, chunk};
 

@@ -100,3 +100,27 @@ fn an_expired_record_that_gives_way_took_no_protection_with_it() {
     assert_eq!(timed.store.evictions(Eviction::Expired), 1);
     assert_eq!(timed.store.evictions(Eviction::Size), 0);
 }
+
+#[test]
+fn what_has_expired_takes_nobodys_room_even_before_the_next_sweep() {
+    let timed = Timed::new(MemoryLimits {
+        max_claims: 2,
+        ..ROOMY
+    });
+    for record in 0..2 {
+        timed
+            .store
+            .settle(claim_quietly(&timed, record), Settlement::Unknown, &terms());
+    }
+    let (fingerprint, route, terms) = (request("a"), route(), terms());
+    let ask = Ask {
+        fingerprint: &fingerprint,
+        terms: &terms,
+        route: &route,
+    };
+    let full = timed.store.begin(&id(2), &ask, token(9));
+    assert!(matches!(full, Err(StoreError::Full)), "{full:?}");
+    timed.clock.pass(Duration::from_hours(24));
+    drop(claim_quietly(&timed, 2));
+    timed.store.assert_counted();
+}
