@@ -21,7 +21,7 @@ use crate::{
         listen::{Listener, Listeners},
         worker::Cores,
     },
-    tasks::Tasks,
+    tasks::{Tasks, caught},
     telemetry::{
         access::AccessLog,
         metrics::{Limit as LimitName, Metrics},
@@ -182,11 +182,11 @@ impl App {
                 self.running.stopped.clone(),
             ));
         }
-        own.detach(sweep_store(
-            Arc::clone(&self.proxy),
-            own.clone(),
-            self.running.stopped.clone(),
-        ));
+        if let Some(serving) = self.workers.first() {
+            let stopped = self.running.stopped.clone();
+            let sweeping = sweep_store(Arc::clone(&self.proxy), stopped);
+            serving.connections.detach(sweeping);
+        }
         for verifier in &self.proxy.verifiers {
             own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
         }
@@ -284,12 +284,10 @@ async fn sweep_pools(pools: Vec<Pool>, stopped: CancellationToken) {
     }
 }
 
-/// Lets the store free what has expired, where it may take its time.
-async fn sweep_store(proxy: Arc<Proxy>, tasks: Tasks, stopped: CancellationToken) {
+async fn sweep_store(proxy: Arc<Proxy>, stopped: CancellationToken) {
     while !over(&stopped, SWEEP_EVERY).await {
-        let proxy = Arc::clone(&proxy);
         // A sweep that panicked is reported by the panic hook; the next one tries again.
-        let _ = tasks.block(move || proxy.records.store().sweep()).await;
+        let _ = caught(proxy.records.store().sweep()).await;
     }
 }
 

@@ -97,11 +97,14 @@ impl Stores {
         }
     }
 
-    /// Frees what is forgotten, and the answers of what has expired. Called every second, on a thread that may block for some milliseconds.
-    pub fn sweep(&self) {
+    /// Frees what is forgotten, and the answers of what has expired, in small steps between which others run. Called every second on a
+    /// worker.
+    ///
+    /// Dropping the future leaves the rest to the next sweep.
+    pub async fn sweep(&self) {
         match self {
             Self::None => {}
-            Self::Memory(store) => store.sweep(),
+            Self::Memory(store) => store.sweep_slowly().await,
         }
     }
 
@@ -320,7 +323,7 @@ mod tests {
         }
         assert_eq!(store.levels().records, 10);
         assert_eq!(store.levels().claims, 9);
-        store.sweep();
+        store.sweep().await;
         for cause in Eviction::ALL {
             assert_eq!(store.evictions(cause), 0, "{}", cause.as_str());
         }

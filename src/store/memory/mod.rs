@@ -201,33 +201,46 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     }
 
     /// Looks at some of the records, frees those that are forgotten and marks those that have expired, and says if
-    /// protection was lost. Called every
-    /// second, on a thread that may block; without it an idle store frees nothing.
+    /// protection was lost. Without a sweep every second or so an idle store frees nothing.
     ///
     /// It goes on where it ended the last time: at most `SWEEP_SLOTS` records a shard, so that a million records are
-    /// looked at within eight calls, of which none takes long.
+    /// looked at within eight sweeps.
     pub fn sweep(&self) {
+        (0..SHARDS).for_each(|shard| self.sweep_shard(shard));
+        self.warn_of_evictions();
+    }
+
+    /// [`MemoryStore::sweep`], letting others run after each shard, which takes some microseconds.
+    ///
+    /// On a worker, and not on a thread of its own: were that thread put aside while it holds a shard, requests would
+    /// wait for it. Dropping the future leaves the rest to the next sweep.
+    pub async fn sweep_slowly(&self) {
         for shard in 0..SHARDS {
-            for _ in 0..SWEEP_SLOTS / SWEEP_STEP {
-                let (swept, now, progress) = self.in_shard_at(shard, |shard, now| {
-                    let (swept, progress) = shard.sweep(SWEEP_STEP, now);
-                    // Counted under the lock, so that the levels never fall behind what is there; freed after it.
-                    if !swept.forgotten.is_empty() {
-                        let classes = swept.forgotten.iter().map(|taken| taken.class);
-                        self.room.drop_expired(classes);
-                    }
-                    (swept, now, progress)
-                });
-                drop(swept.forgotten);
-                for (id, record) in swept.expired {
-                    self.age(&id, &record, now);
-                }
-                if progress == Progress::AtTheEnd {
-                    break;
-                }
-            }
+            self.sweep_shard(shard);
+            tokio::task::yield_now().await;
         }
         self.warn_of_evictions();
+    }
+
+    fn sweep_shard(&self, shard: usize) {
+        for _ in 0..SWEEP_SLOTS / SWEEP_STEP {
+            let (swept, now, progress) = self.in_shard_at(shard, |shard, now| {
+                let (swept, progress) = shard.sweep(SWEEP_STEP, now);
+                // Counted under the lock, so that the levels never fall behind what is there; freed after it.
+                if !swept.forgotten.is_empty() {
+                    let classes = swept.forgotten.iter().map(|taken| taken.class);
+                    self.room.drop_expired(classes);
+                }
+                (swept, now, progress)
+            });
+            drop(swept.forgotten);
+            for (id, record) in swept.expired {
+                self.age(&id, &record, now);
+            }
+            if progress == Progress::AtTheEnd {
+                break;
+            }
+        }
     }
 
     /// What it holds.
