@@ -112,6 +112,13 @@ impl App {
             let limit = Arc::clone(limit);
             metrics.watch_limit(name, Arc::new(move || limit.level() as u64));
         }
+        let proxy = Arc::downgrade(&self.proxy);
+        let claims = move || {
+            proxy
+                .upgrade()
+                .map_or(0, |proxy| proxy.records.store().levels().claims)
+        };
+        metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
     }
 
     fn start_workers(&mut self, metrics: &Metrics) {

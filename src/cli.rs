@@ -83,8 +83,10 @@ enum Other {
     /// A sample payments upstream and the proxy, on loopback
     Demo,
     /// Talk to a running proxy's admin API (not available in this version)
+    #[command(hide = true)]
     Records(Rest),
     /// Tell a running proxy to drain (not available in this version)
+    #[command(hide = true)]
     Drain(Rest),
 }
 

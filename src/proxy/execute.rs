@@ -31,7 +31,7 @@ use crate::{
         outcome::{Failure, Verdict, judge},
         policy::Policy,
         problem::Problem,
-        record::{NotRetained, RecordId},
+        record::{NotRetained, RecordId, ShortId},
     },
     flight::Seat,
     limit::Permit,
@@ -139,15 +139,15 @@ impl Execution {
         let method = request.method().clone();
 
         // Boxed, it is not moved into each of the futures around it.
-        let call = Box::pin(call(
-            &pool,
-            request,
+        let call = Call {
+            worker: &worker,
+            pool: &pool,
             policy,
             metrics,
-            &fingerprint,
-            &worker,
-            &mut room,
-        ));
+            fingerprint: &fingerprint,
+            record: id.short(),
+        };
+        let call = Box::pin(call.make(request, &mut room));
         let deadline = started + pool.upstream().capture_timeout;
         let in_time = caught(pool.capture_timers().within(deadline, call));
         let called = match renewed(&worker, &claim, policy, metrics, in_time).await {
@@ -179,46 +179,59 @@ impl Execution {
     }
 }
 
-/// Calls the upstream once, and reads its answer as far as it may be kept.
-async fn call(
-    pool: &Pool,
-    request: Request<OutgoingBody>,
-    policy: &Policy,
-    metrics: &RouteMetrics,
-    fingerprint: &Arc<Fingerprint>,
-    worker: &Worker,
-    room: &mut Permit,
-) -> Called {
-    let sent = Instant::now();
-    let (answered, ()) = tokio::join!(
-        async { pool.send(request).await.and_then(not_switched) },
-        canonicalise(fingerprint, worker, room.units())
-    );
-    let class = StatusClass::from(answered.as_ref().ok().map(Response::status));
-    metrics.upstream(class, sent.elapsed());
-    let (mut parts, body) = match answered {
-        Ok(response) => response.into_parts(),
-        Err(failure) => {
-            tracing::warn!(upstream = pool.upstream().name, %failure, "a keyed call failed");
-            return Called::Failed(match failure {
-                SendFailure::NotSent(_) => Failure::NotSent,
-                SendFailure::MaybeSent(_) => Failure::MaybeSent,
+/// One call: what it goes by.
+struct Call<'a> {
+    worker: &'a Worker,
+    pool: &'a Pool,
+    policy: &'a Policy,
+    metrics: &'a RouteMetrics,
+    fingerprint: &'a Arc<Fingerprint>,
+    record: ShortId,
+}
+
+impl Call<'_> {
+    /// Calls the upstream once, and reads its answer as far as it may be kept.
+    async fn make(self, request: Request<OutgoingBody>, room: &mut Permit) -> Called {
+        let Self {
+            worker,
+            pool,
+            policy,
+            metrics,
+            fingerprint,
+            record,
+        } = self;
+        let sent = Instant::now();
+        let (answered, ()) = tokio::join!(
+            async { pool.send(request).await.and_then(not_switched) },
+            canonicalise(fingerprint, worker, room.units())
+        );
+        let class = StatusClass::from(answered.as_ref().ok().map(Response::status));
+        metrics.upstream(class, sent.elapsed());
+        let (mut parts, body) = match answered {
+            Ok(response) => response.into_parts(),
+            Err(failure) => {
+                let (route, upstream) = (metrics.name().as_str(), &pool.upstream().name);
+                tracing::warn!(%record, route, upstream, %failure, "a keyed call failed");
+                return Called::Failed(match failure {
+                    SendFailure::NotSent(_) => Failure::NotSent,
+                    SendFailure::MaybeSent(_) => Failure::MaybeSent,
+                });
+            }
+        };
+        passed_head(&mut parts);
+        let verdict = judge(policy, parts.status, &parts.headers);
+        if let Verdict::Stream(why) = verdict {
+            let read = Vec::new();
+            return Called::Live(Live {
+                parts,
+                read,
+                rest: body,
+                verdict,
+                why,
             });
         }
-    };
-    passed_head(&mut parts);
-    let verdict = judge(policy, parts.status, &parts.headers);
-    if let Verdict::Stream(why) = verdict {
-        let read = Vec::new();
-        return Called::Live(Live {
-            parts,
-            read,
-            rest: body,
-            verdict,
-            why,
-        });
+        read_answer(parts, body, verdict, policy.max_response_body, room, record).await
     }
-    read_answer(parts, body, verdict, policy.max_response_body, room).await
 }
 
 /// Computes the canonical digest behind the upstream's back, while it works.
@@ -261,6 +274,7 @@ async fn read_answer(
     verdict: Verdict,
     limit: usize,
     room: &mut Permit,
+    record: ShortId,
 ) -> Called {
     let announced = body
         .size_hint()
@@ -277,7 +291,7 @@ async fn read_answer(
             Ok(Ok(data)) => data,
             Ok(Err(_trailers)) => continue,
             Err(error) => {
-                tracing::warn!(%error, "an answer broke off");
+                tracing::warn!(%record, %error, "an answer broke off");
                 return Called::Failed(Failure::MaybeSent);
             }
         };

@@ -23,7 +23,7 @@ use crate::{
         outcome::{Failure, Verdict},
         policy::ReplayHeaders,
         problem::Problem,
-        record::{NotRetained, State, StoredAnswer},
+        record::{NotRetained, ShortId, State, StoredAnswer},
         transition::Settlement,
     },
     flight::{Landing, Seat},
@@ -183,7 +183,10 @@ impl Finish<'_> {
             response: Box::new(response),
             outcome: Outcome::Released,
         });
-        let passing = timeout_at(deadline, pass_on(live.read, live.rest, pipe));
+        let passing = timeout_at(
+            deadline,
+            pass_on(live.read, live.rest, pipe, settling.id.short()),
+        );
         let Settling {
             worker, metrics, ..
         } = settling;
@@ -210,7 +213,12 @@ enum Passed {
 }
 
 /// Passes an answer on to its end, whether or not somebody still takes it. `read` is in reverse order.
-async fn pass_on(mut read: Vec<Bytes>, mut rest: UpstreamBody, pipe: Sender<Piece>) -> Passed {
+async fn pass_on(
+    mut read: Vec<Bytes>,
+    mut rest: UpstreamBody,
+    pipe: Sender<Piece>,
+    record: ShortId,
+) -> Passed {
     while let Some(piece) = read.pop() {
         let _ = pipe.send(Piece::Frame(Frame::data(piece))).await;
     }
@@ -218,7 +226,7 @@ async fn pass_on(mut read: Vec<Bytes>, mut rest: UpstreamBody, pipe: Sender<Piec
         match frame {
             Ok(frame) => drop(pipe.send(Piece::Frame(frame)).await),
             Err(error) => {
-                tracing::warn!(%error, "an answer broke off");
+                tracing::warn!(%record, %error, "an answer broke off");
                 let _ = pipe.send(Piece::Broken(error)).await;
                 return Passed::BrokenOff;
             }

@@ -13,7 +13,7 @@ impl Problem {
             Self::CallerMissing => "The request does not say who is calling, and idempotency keys belong to a caller. Nothing was executed.".into(),
             Self::InFlight { .. } => "A request with this key is still running. Send the same request again later to get its answer.".into(),
             Self::OutcomeUnknown { left: HoldLeft::For(_), .. } => "An earlier request with this key may have been executed: its answer never came. The key is held for a while; afterwards the same request runs again.".into(),
-            Self::OutcomeUnknown { left: HoldLeft::Forever, .. } => "An earlier request with this key may have been executed: its answer never came. The key is held until an operator settles the record or its retention ends. Check the resource before sending the write under a new key.".into(),
+            Self::OutcomeUnknown { left: HoldLeft::Forever, .. } => "An earlier request with this key may have been executed: its answer never came. The key is held until its retention ends, however often it is tried. Check the resource; if the write did not take place, send it under a new key.".into(),
             Self::ResponseNotRetained { original_status } => format!("This request was executed and answered with {}, and that answer was too large to keep or a stream. It will not be executed again under this key.", original_status.as_u16()),
             Self::KeyExpired => "This key has expired: what it named is too old to be answered, and is not executed again. Use a new key for a new operation.".into(),
             Self::BodyTooLarge { limit } => format!("The body of a request with an idempotency key may have at most {limit} bytes here. Nothing was executed."),
