@@ -281,7 +281,8 @@ mod tests {
                 Scheme::Http => None,
                 Scheme::Https(name) => Some(name.to_str()),
             };
-            let wanted = text.starts_with("https").then_some(host);
+            let secured = text.starts_with("https");
+            let wanted = secured.then_some(host.trim_end_matches('.'));
             assert_eq!(name.as_deref(), wanted, "{text}");
         }
         for bad in [

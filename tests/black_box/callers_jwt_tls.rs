@@ -8,6 +8,7 @@ use std::{
     thread,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion, crypto::aws_lc_rs,
@@ -35,7 +36,11 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let own = params.self_signed(&key).expect("a certificate");
         let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join("ca.pem"), own.pem()).expect("the folder takes a file");
+        let pem = format!(
+            "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+            STANDARD.encode(own.der())
+        );
+        fs::write(folder.path().join("ca.pem"), pem).expect("the folder takes a file");
         let issuer = Issuer::new(params, key);
         Self { issuer, folder }
     }
