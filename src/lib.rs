@@ -2,11 +2,11 @@
 //!
 //! The rooms, and who may enter which (an arrow is an import, nothing points up):
 //! `main → cli → app → server, admin → proxy → flight, identity, store, upstream, route → core`; `config → identity → core`;
-//! `telemetry` is for all but `core`.
+//! `identity → tls`; `telemetry` is for all but `core`.
 //!
 //! - [`core`] decides, purely: keys, callers, fingerprints, records and what follows from them.
 //! - [`store`] holds records; [`flight`] what runs here; [`upstream`] the connections behind; [`route`] finds the policy;
-//!   [`identity`] verifies tokens.
+//!   [`identity`] verifies tokens; [`tls`] says whom to believe behind a URL.
 //! - [`proxy`] walks a request through all of these once; [`server`] brings the requests, [`admin`] the operators.
 //! - [`config`] reads what we are told, [`telemetry`] says what we did, [`app`] puts it all together.
 
@@ -27,4 +27,5 @@ pub mod store;
 pub mod tasks;
 pub mod telemetry;
 pub mod timers;
+pub mod tls;
 pub mod upstream;

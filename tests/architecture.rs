@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 18] = [
+const ARROWS: [(&str, &str); 19] = [
     ("main", "app cli config demo server tasks telemetry"),
     ("cli", "config telemetry"),
     (
@@ -27,9 +27,9 @@ const ARROWS: [(&str, &str); 18] = [
     ("admin", "core telemetry"),
     (
         "proxy",
-        "config core flight identity limit route store tasks telemetry timers upstream",
+        "config core flight identity limit route store tasks telemetry timers tls upstream",
     ),
-    ("identity", "core tasks"),
+    ("identity", "core tasks tls"),
     ("flight", "core"),
     ("store", "config core"),
     ("upstream", "config net tasks telemetry timers"),
@@ -39,6 +39,7 @@ const ARROWS: [(&str, &str); 18] = [
     ("limit", ""),
     ("net", ""),
     ("timers", ""),
+    ("tls", ""),
     ("core", ""),
 ];
 

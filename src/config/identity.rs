@@ -9,12 +9,14 @@ use super::{
     source::Value,
     words::caller_part,
 };
+use rustls::pki_types::ServerName;
+
 use crate::{
     core::{
         claims::Expected,
         policy::{CallerPart, Identity, MissingCaller},
     },
-    identity::{self, KeySet, Settings, Source, Url},
+    identity::{self, KeySet, Scheme, Settings, Source, Url},
 };
 
 /// Every verifier that an identity needs, once; and the files that were read for them.
@@ -218,12 +220,9 @@ fn named(text: &str) -> Result<String, Refusal> {
 
 /// Reads `jwks_url`.
 fn jwks_url(text: &str) -> Result<Url, Refusal> {
-    const URL: &str = "\"http://host:port/path\"";
+    const URL: &str = "\"https://host:port/path\", \"http://host:port/path\"";
     let refuse = |why: &str| Refusal::wrong(why).allowed(URL);
-    if text.starts_with("https://") {
-        return Err(Refusal::unavailable().allowed(URL));
-    }
-    let Some(rest) = text.strip_prefix("http://") else {
+    let Some((spoken @ ("http" | "https"), rest)) = text.split_once("://") else {
         return Err(refuse("it is no URL that this proxy can call"));
     };
     if rest.contains('#') {
@@ -236,11 +235,19 @@ fn jwks_url(text: &str) -> Result<Url, Refusal> {
         query if query.starts_with('?') => format!("/{query}"),
         path => path.to_owned(),
     };
+    let (scheme, usual) = if spoken == "https" {
+        let name = ServerName::try_from(host.clone());
+        let name = name.map_err(|_| refuse("its host is no name that a certificate can have"))?;
+        (Scheme::Https(name), 443)
+    } else {
+        (Scheme::Http, 80)
+    };
     match authority.port_u16() {
         Some(0) => Err(refuse("port 0 cannot be called")),
         port => Ok(Url {
+            scheme,
             host,
-            port: port.unwrap_or(80),
+            port: port.unwrap_or(usual),
             authority,
             target: target
                 .parse()
@@ -260,12 +267,23 @@ mod tests {
             ("http://id.test:81", "id.test", 81, "/"),
             ("http://[::1]:81/a/b?c=d/e", "::1", 81, "/a/b?c=d/e"),
             ("http://id.test?k=v", "id.test", 80, "/?k=v"),
+            ("https://id.test/jwks", "id.test", 443, "/jwks"),
+            ("https://id_1.test.:81", "id_1.test.", 81, "/"),
+            ("https://192.0.2.1:81/a", "192.0.2.1", 81, "/a"),
+            ("https://[::1]", "::1", 443, "/"),
         ] {
             let url = jwks_url(text).expect(text);
             assert_eq!(
                 (url.host.as_str(), url.port, url.target.as_str()),
                 (host, port, target)
             );
+            let name = match &url.scheme {
+                Scheme::Http => None,
+                Scheme::Https(name) => Some(name.to_str()),
+            };
+            let secured = text.starts_with("https");
+            let wanted = secured.then_some(host.trim_end_matches('.'));
+            assert_eq!(name.as_deref(), wanted, "{text}");
         }
         for bad in [
             "",
@@ -278,7 +296,13 @@ mod tests {
             "http://id.test:99999/jwks",
             "http://id.test/jwks#a",
             "http://id.test/a b",
-            "https://id.test/jwks",
+            "https:///jwks",
+            "https://u:p@id.test/jwks",
+            "https://id..test/jwks",
+            "https://-/jwks",
+            "https://192.0.2.256/jwks",
+            "HTTPS://id.test/jwks",
+            "https:/id.test/jwks",
         ] {
             assert!(jwks_url(bad).is_err(), "{bad}");
         }

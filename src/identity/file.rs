@@ -42,6 +42,9 @@ pub enum Unreadable {
     /// The answer has another status than 200.
     #[error("it was answered with status {0}")]
     Status(u16),
+    /// Nobody is there who proves to be the URL's host (RFC 9110, section 4.3.4), or TLS failed otherwise.
+    #[error("TLS failed: {0}")]
+    Tls(#[source] io::Error),
     /// It was not read in time.
     #[error("it was not answered within 5 s")]
     TooLate,

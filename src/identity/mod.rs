@@ -9,7 +9,7 @@
 //! - Without keys every token is refused.
 //! - Keys are replaced while the proxy runs, off the path of requests: a file when it changes, a URL every five minutes. Keys
 //!   that are in force stay so while new ones cannot be read. A token that no key fits may ask for a URL's keys ahead of time,
-//!   once in ten seconds, and waits for them.
+//!   once in ten seconds, and waits for them. Behind `https` nobody is asked whose certificate does not prove the URL's host.
 //! - Tokens that were verified are remembered by their SHA-256, within 4 MiB, for the set of keys that verified them; times are
 //!   judged at each request.
 //!
@@ -23,6 +23,8 @@ mod keys;
 mod verifier;
 
 use std::{fmt, path::PathBuf, sync::Arc};
+
+use rustls::pki_types::ServerName;
 
 use crate::core::claims::Expected;
 
@@ -65,9 +67,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// An `http://` URL, split as it is called.
+/// An `http://` or `https://` URL, split as it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
+    /// What is spoken there.
+    pub scheme: Scheme,
     /// A name or an address, without brackets.
     pub host: String,
     /// The port.
@@ -76,6 +80,15 @@ pub struct Url {
     pub authority: http::uri::Authority,
     /// Path and query. They may hold a secret, and are not logged.
     pub target: http::uri::PathAndQuery,
+}
+
+/// What is spoken with whoever serves keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// HTTP in cleartext.
+    Http,
+    /// HTTP over TLS, with a server whose certificate is for this name or address.
+    Https(ServerName<'static>),
 }
 
 /// The largest set of keys, in bytes, from a file or a URL.

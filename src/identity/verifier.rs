@@ -1,6 +1,6 @@
 //! The verifier: a token in, its claims out; and the task that keeps its keys fresh.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use moka::{policy::EvictionPolicy, sync::Cache};
 use parking_lot::Mutex;
@@ -8,7 +8,8 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    KeySet, Settings, Source, Unreadable, fetch,
+    KeySet, Settings, Source, Unreadable,
+    fetch::Fetcher,
     file::Watch,
     jws,
     keys::{Change, Current, Keys},
@@ -19,6 +20,7 @@ use crate::{
         time::Timestamp,
     },
     tasks::Tasks,
+    tls,
 };
 
 /// The longest token, in bytes.
@@ -39,17 +41,27 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 pub struct Verifier {
     settings: Settings,
     keys: Keys,
+    origin: Origin,
     /// Claims by the generation of keys that verified them and the token's SHA-256.
     remembered: Cache<(u64, [u8; 32]), Arc<Claims>>,
 }
 
+/// Where the keys are read again.
+#[derive(Debug)]
+enum Origin {
+    File(Arc<Path>),
+    Url(Fetcher),
+}
+
 impl Verifier {
-    /// A verifier with the keys of its file, or with none yet.
-    #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let first = match &settings.source {
-            Source::File { keys, .. } => Arc::clone(keys),
-            Source::Url(_) => Arc::default(),
+    /// A verifier with the keys of its file, or with none yet. `tls` is asked for its configuration where they come by `https`.
+    ///
+    /// # Errors
+    /// There is no TLS, and it is needed.
+    pub fn new(settings: Settings, tls: &tls::Client) -> Result<Self, tls::Unusable> {
+        let (first, origin) = match &settings.source {
+            Source::File { keys, path } => (Arc::clone(keys), Origin::File(path.as_path().into())),
+            Source::Url(url) => (Arc::default(), Origin::Url(Fetcher::new(url.clone(), tls)?)),
         };
         let weigh = |_: &(u64, [u8; 32]), claims: &Arc<Claims>| {
             u32::try_from(claims.size() + ENTRY_BYTES).unwrap_or(u32::MAX)
@@ -59,11 +71,12 @@ impl Verifier {
             .weigher(weigh)
             .eviction_policy(EvictionPolicy::lru())
             .build();
-        Self {
+        Ok(Self {
             settings,
             keys: Keys::new(first),
+            origin,
             remembered,
-        }
+        })
     }
 
     /// The claims of a token that is to be believed. `now` is the wall clock's time.
@@ -84,7 +97,7 @@ impl Verifier {
         let current = self.keys.current();
         match self.judge(&current, token, now()) {
             Err(TokenFault::UnknownKey)
-                if matches!(self.settings.source, Source::Url(_))
+                if matches!(self.origin, Origin::Url(_))
                     && self.keys.newer_than(&current).await =>
             {
                 self.judge(&self.keys.current(), token, now())
@@ -113,15 +126,14 @@ impl Verifier {
 
     /// Keeps the keys fresh until the process ends. A file is read where blocking is allowed.
     pub async fn keep_fresh(self: Arc<Self>, tasks: Tasks, stopped: CancellationToken) {
-        let source = self.settings.source.clone();
         tokio::select! {
             () = stopped.cancelled() => {}
             () = async {
-                match source {
-                    Source::File { .. } => self.watch_file(tasks).await,
-                    Source::Url(url) => loop {
+                match &self.origin {
+                    Origin::File(path) => self.watch_file(path, tasks).await,
+                    Origin::Url(origin) => loop {
                         self.keys.begin();
-                        let fetched = fetch::fetch(&url).await;
+                        let fetched = origin.fetch().await;
                         let pause = if fetched.is_ok() { FETCH_EVERY } else { RETRY_AFTER };
                         self.take(fetched);
                         tokio::select! {
@@ -135,16 +147,14 @@ impl Verifier {
         }
     }
 
-    async fn watch_file(self: &Arc<Self>, tasks: Tasks) {
+    async fn watch_file(self: &Arc<Self>, path: &Arc<Path>, tasks: Tasks) {
         let watch = Arc::new(Mutex::new(Watch::default()));
         loop {
-            let (verifier, watch) = (Arc::clone(self), Arc::clone(&watch));
+            let (verifier, watch, path) = (Arc::clone(self), Arc::clone(&watch), Arc::clone(path));
             // A look that panicked is reported by the panic hook; the next one tries again.
             let _ = tasks
                 .block(move || {
-                    if let Source::File { path, .. } = &verifier.settings.source
-                        && let Some(read) = watch.lock().look(path)
-                    {
+                    if let Some(read) = watch.lock().look(&path) {
                         verifier.take(read);
                     }
                 })

@@ -13,18 +13,20 @@ use crate::{
     config::{Config, StoreKind},
     core::policy::{CallerPart, KeyPlace},
     flight::Flights,
-    identity::Verifier,
+    identity::{self, Verifier},
     limit::Limit,
     route::Router,
     store::{Stores, clock::SystemClock, memory::MemoryStore},
     telemetry::{access::AccessLog, metrics::Metrics},
+    tls,
 };
 
 impl Proxy {
     /// The proxy that `config` describes, with an empty store.
     ///
     /// # Errors
-    /// The system gives no random bytes, or the published policy is no answer.
+    /// The system gives no random bytes, the published policy is no answer, or keys are to come by `https` and there are no
+    /// roots.
     pub fn new(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Self> {
         let router = Router::new(config.routes.clone());
         let policies = || {
@@ -60,6 +62,13 @@ impl Proxy {
                 .chain(callers)
                 .chain(fingerprinted),
         );
+        let tls = tls::Client::default();
+        let verifier = |settings: &identity::Settings| {
+            let made = Verifier::new(settings.clone(), &tls).map(Arc::new);
+            made.with_context(|| format!("no keys of tokens from {}", settings.source))
+        };
+        let verifiers = config.verifiers.iter().map(verifier);
+        let verifiers = verifiers.collect::<anyhow::Result<_>>()?;
         let clock = SystemClock::start();
         let store = match config.store.kind {
             StoreKind::None => Stores::None,
@@ -83,11 +92,7 @@ impl Proxy {
             max_target_bytes: config.server.max_target_bytes,
             trusted: config.server.trusted_proxies.clone(),
             policy_page: PolicyPage::of(config)?,
-            verifiers: config
-                .verifiers
-                .iter()
-                .map(|settings| Arc::new(Verifier::new(settings.clone())))
-                .collect(),
+            verifiers,
             metrics: metrics.clone(),
             access,
             clock,

@@ -7,6 +7,8 @@ mod callers;
 #[cfg(test)]
 mod callers_jwt;
 #[cfg(test)]
+mod callers_jwt_tls;
+#[cfg(test)]
 mod carriers;
 #[cfg(test)]
 mod common;

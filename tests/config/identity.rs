@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use idem_proxy::{
     core::policy::CallerPart,
-    identity::{Settings, Source},
+    identity::{Scheme, Settings, Source},
 };
 use tempfile::TempDir;
 
@@ -152,6 +152,31 @@ fn keys_come_from_one_place_and_the_nearer_one_counts() {
 }
 
 #[test]
+fn a_url_of_keys_may_be_https() {
+    let text = "[identity]\nfrom = [\"jwt:sub\"]\n[identity.jwt]\njwks_url = ";
+    let of = |url: &str| load(&format!("{text}{url:?}\n{ROUTE}")).verifiers;
+    for (url, host, port) in [
+        ("https://id.test/keys", "id.test", 443),
+        ("https://[::1]:8443/keys", "::1", 8443),
+    ] {
+        let verifiers = of(url);
+        let [
+            Settings {
+                source: Source::Url(url),
+                ..
+            },
+        ] = &verifiers[..]
+        else {
+            panic!("{verifiers:?}")
+        };
+        assert_eq!((url.host.as_str(), url.port), (host, port));
+        assert!(matches!(&url.scheme, Scheme::Https(name) if name.to_str() == host));
+    }
+    let plain = of("http://id.test/keys");
+    assert!(matches!(&plain[0].source, Source::Url(url) if url.scheme == Scheme::Http));
+}
+
+#[test]
 fn the_environment_names_keys_too() {
     let (_folder, path) = file(KEYS);
     let variables = [
@@ -181,7 +206,15 @@ fn wrong_values_are_named() {
         ("from = [\"jwt\"]", ["identity.from[0]", "jwt:CLAIM"]),
         (
             "jwt.jwks_url = \"id.test\"",
+            ["identity.jwt.jwks_url", "https://host:port/path"],
+        ),
+        (
+            "jwt.jwks_url = \"ftp://id.test\"",
             ["identity.jwt.jwks_url", "http://host:port/path"],
+        ),
+        (
+            "jwt.jwks_url = \"https://id..test/keys\"",
+            ["identity.jwt.jwks_url", "certificate"],
         ),
         (
             "jwt.jwks_url = \"http://u:hunter2@id.test\"",

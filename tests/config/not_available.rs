@@ -31,10 +31,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "identity.from[1]",
         ),
         (
-            "[identity.jwt]\njwks_url = \"https://id.test/keys\"",
-            "identity.jwt.jwks_url",
-        ),
-        (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",
             "telemetry.otlp_endpoint",
         ),

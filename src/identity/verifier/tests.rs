@@ -31,7 +31,11 @@ fn settings(set: &str) -> Settings {
 }
 
 fn verifier(signers: &[&Signer]) -> Verifier {
-    Verifier::new(settings(&jwks(signers)))
+    made(settings(&jwks(signers)))
+}
+
+fn made(settings: Settings) -> Verifier {
+    Verifier::new(settings, &tls::Client::default()).expect("a file needs no TLS")
 }
 
 /// Why a token is refused; `None`: it is believed. Twice, so that a remembered verdict is the same.
@@ -77,7 +81,7 @@ async fn a_key_with_an_algorithm_of_its_own_verifies_that_alone() {
     let signer = Signer::rsa("k");
     let mut jwk = signer.jwk();
     jwk["alg"] = "RS256".into();
-    let verifier = Verifier::new(settings(&json!({"keys": [jwk]}).to_string()));
+    let verifier = made(settings(&json!({"keys": [jwk]}).to_string()));
     let payload = claims("ann").to_string();
     let token = |alg: &str| signer.signed(&json!({"alg": alg, "kid": "k"}).to_string(), &payload);
     assert_eq!(fault(&verifier, &token("RS256")).await, None);
@@ -225,7 +229,7 @@ async fn what_the_claims_must_say_is_checked() {
     let signer = Signer::ed25519("k");
     let mut settings = settings(&jwks(&[&signer]));
     settings.expected.issuer = Some("me".into());
-    let verifier = Verifier::new(settings);
+    let verifier = made(settings);
     let wrong = signer.token(&claims("ann"));
     assert_eq!(fault(&verifier, &wrong).await, Some(TokenFault::Issuer));
     let right = signer.token(&json!({"exp": NOON + 1, "iss": "me"}));
@@ -260,7 +264,7 @@ async fn without_keys_every_token_is_refused() {
     }
     let token = Signer::ed25519("k").token(&claims("ann"));
     assert_eq!(
-        fault(&Verifier::new(none), &token).await,
+        fault(&made(none), &token).await,
         Some(TokenFault::UnknownKey)
     );
 }

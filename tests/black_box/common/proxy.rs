@@ -109,10 +109,16 @@ impl Proxy {
 
     /// The binary with these arguments, run to its end.
     pub(crate) fn run(arguments: &[&str]) -> Output {
+        Self::run_in(&[], arguments)
+    }
+
+    /// The same, with variables in its environment.
+    pub(crate) fn run_in(env: &[(&str, &str)], arguments: &[&str]) -> Output {
         let mut command = Command::new(BINARY);
         command
             .args(arguments)
             .env_remove("RUST_LOG")
+            .envs(env.iter().copied())
             .stdin(Stdio::null());
         command.output().expect("the binary starts")
     }
