@@ -11,9 +11,9 @@
 //! body is read as strictly as its canonical form is: one that is no JSON, has a member twice or nests too deep holds no
 //! key. Neither does a body with a content coding, or with two Content-Types.
 //!
-//! What can carry a key is never part of a fingerprint, whether or not it is what counted: a retry that carries its key
-//! elsewhere is the same request. So a fingerprint is taken of what [`query_without`] and [`Document::without`] leave. The
-//! upstream gets all of it as it came.
+//! What carries the key of a request is no part of its fingerprint: a retry that carries the same key elsewhere is the same request.
+//! So a fingerprint is taken of what [`query_without`] and [`Document::without`] leave. What stands in the other sources is a part
+//! of the request like any other: two requests that differ there are two. The upstream gets all of it as it came.
 
 use std::borrow::Cow;
 

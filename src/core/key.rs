@@ -12,7 +12,7 @@ use sfv::{BareItem, Item, Parser};
 use super::{
     carrier::{self, BodyKind, Document},
     fingerprint::Digests,
-    policy::{EmptyKey, KeyFormat, KeyPlace, KeyRule, KeySyntax, Policy, RequiredIf},
+    policy::{EmptyKey, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Policy, RequiredIf},
     problem::{KeyFault, KeyRefused},
 };
 
@@ -88,6 +88,26 @@ pub fn find_in_head(policy: &Policy, head: Head<'_>, body: BodyKind) -> Result<S
 pub fn find(policy: &Policy, head: Head<'_>, body: &Document) -> Result<KeyFound, KeyRefused> {
     let found = seek(policy, head, Body::Read(body))?;
     Ok(found.unwrap_or(KeyFound::Absent)) // what was read holds nothing back
+}
+
+/// The source that the key of a request was taken from, alone; nothing where there is no key, or it is derived.
+///
+/// That source is left out of the fingerprint, so that a retry which carries the same key elsewhere is the same request. What stands
+/// in another source is a part of the request like any other.
+#[must_use]
+pub fn carried_by<'p>(
+    policy: &'p Policy,
+    head: Head<'_>,
+    body: Option<&Document>,
+) -> &'p [KeySource] {
+    match (policy.key, policy.key_sources.as_slice()) {
+        (KeyRule::Off | KeyRule::Derived, _) => &[],
+        (KeyRule::Required | KeyRule::Optional, [only]) => std::slice::from_ref(only),
+        (KeyRule::Required | KeyRule::Optional, several) => several
+            .iter()
+            .find(|source| matches!(at(policy, &source.place, head, body), Ok(KeyFound::Key(_))))
+            .map_or(&[], std::slice::from_ref),
+    }
 }
 
 #[derive(Clone, Copy)]

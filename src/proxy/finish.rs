@@ -1,6 +1,6 @@
 //! The end of an execution: the record first, then whoever waits.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Response, response};
@@ -8,7 +8,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tokio::{
     sync::{mpsc::Sender, oneshot},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -185,7 +185,12 @@ impl Finish<'_> {
         });
         let passing = timeout_at(
             deadline,
-            pass_on(live.read, live.rest, pipe, settling.id.short()),
+            pass_on(
+                live.read,
+                live.rest,
+                Outlet::new(pipe, deadline),
+                settling.id.short(),
+            ),
         );
         let Settling {
             worker, metrics, ..
@@ -216,22 +221,52 @@ enum Passed {
 async fn pass_on(
     mut read: Vec<Bytes>,
     mut rest: UpstreamBody,
-    pipe: Sender<Piece>,
+    mut outlet: Outlet,
     record: ShortId,
 ) -> Passed {
     while let Some(piece) = read.pop() {
-        let _ = pipe.send(Piece::Frame(Frame::data(piece))).await;
+        outlet.put(Piece::Frame(Frame::data(piece))).await;
     }
     while let Some(frame) = rest.frame().await {
         match frame {
-            Ok(frame) => drop(pipe.send(Piece::Frame(frame)).await),
+            Ok(frame) => outlet.put(Piece::Frame(frame)).await,
             Err(error) => {
                 tracing::warn!(%record, %error, "an answer broke off");
-                let _ = pipe.send(Piece::Broken(error)).await;
+                outlet.put(Piece::Broken(error)).await;
                 return Passed::BrokenOff;
             }
         }
     }
-    let _ = pipe.send(Piece::End).await;
+    outlet.put(Piece::End).await;
     Passed::Whole
 }
+
+/// The proxy's end of a pipe. A client that takes nothing for a while loses the rest of its answer: it must not keep a key from being
+/// settled.
+struct Outlet {
+    /// `None`: the client is gone, or was given up.
+    pipe: Option<Sender<Piece>>,
+    patience: Duration,
+}
+
+impl Outlet {
+    /// For an answer that is waited for until `deadline`.
+    fn new(pipe: Sender<Piece>, deadline: Instant) -> Self {
+        let left = deadline.saturating_duration_since(Instant::now());
+        Self {
+            pipe: Some(pipe),
+            patience: PATIENCE.min(left / 4),
+        }
+    }
+
+    async fn put(&mut self, piece: Piece) {
+        if let Some(pipe) = &self.pipe
+            && !matches!(timeout(self.patience, pipe.send(piece)).await, Ok(Ok(())))
+        {
+            self.pipe = None;
+        }
+    }
+}
+
+/// How long a client may take nothing of an answer that holds up its key.
+const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,7 +14,6 @@ use tokio::{
 use super::{
     Place, Refusal, Worker,
     answer::{self, Answer},
-    body_kind,
     buffered::Buffered,
     execute::{Execution, First},
     read_away, replay_auth,
@@ -22,10 +21,10 @@ use super::{
 use crate::{
     core::{
         caller::CallerId,
-        carrier::{self, BodyKind, Document},
+        carrier::{self, Document},
         fingerprint::{self, Fingerprint},
-        key::Key,
-        policy::{InFlight, MismatchInFlight, Policy, Scope},
+        key::{self, Head, Key},
+        policy::{InFlight, KeySource, MismatchInFlight, Policy, Scope},
         problem::Problem,
         record::{RecordId, ScopePart, ShortId},
         time::Timestamp,
@@ -70,7 +69,9 @@ pub(super) async fn answer(
             return worker.refused(policy, &refusal, None);
         }
     };
-    let (buffered, print) = match read(worker, &place, &parts, incoming).await {
+    // The key stands in the head, or nowhere: of the body nothing is left out.
+    let carried = key::carried_by(policy, head(&parts), None);
+    let (buffered, print) = match read(worker, &place, carried, &parts, incoming).await {
         Ok(read) => read,
         Err(refusal) => return worker.refused(policy, &refusal, None),
     };
@@ -82,25 +83,28 @@ pub(super) async fn answer(
     visit(worker, &place, id, print, parts, buffered).await
 }
 
+fn head(parts: &Parts) -> Head<'_> {
+    Head {
+        headers: &parts.headers,
+        query: parts.uri.query(),
+    }
+}
+
 /// Reads the whole body within its bounds and takes its fingerprint on the way.
 async fn read(
     worker: &Worker,
     place: &Place<'_>,
+    carried: &[KeySource],
     parts: &Parts,
     incoming: Incoming,
 ) -> Result<(Buffered, Arc<Fingerprint>), Refusal> {
     let policy = &*place.route.policy;
-    let kind = body_kind(policy, &parts.headers, &incoming);
-    let mut print = print(place, parts);
+    let mut print = print(place, carried, parts);
     let read = Buffered::read(worker, policy.max_request_body, incoming, |piece| {
-        // What something may have to be left out of waits for its end.
-        if kind == BodyKind::Opaque {
-            print.update(piece);
-        }
+        print.update(piece);
     });
-    let mut buffered = read.await?;
-    let document = Document::new(kind, Bytes::clone(&buffered.body));
-    let print = finish(worker, policy, print, &document, &mut buffered)?;
+    let buffered = read.await?;
+    let print = Arc::new(print.finish(Bytes::clone(&buffered.body)));
     Ok((buffered, print))
 }
 
@@ -121,8 +125,9 @@ pub(super) async fn answer_read(
         Err(refusal) => return worker.refused(policy, &refusal, None),
     };
     let id = identify(worker, place, &parts, &caller, key);
-    let print = print(place, &parts);
-    match finish(worker, policy, print, document, &mut buffered) {
+    let carried = key::carried_by(policy, head(&parts), Some(document));
+    let print = print(place, carried, &parts);
+    match finish(worker, carried, print, document, &mut buffered) {
         Ok(print) => visit(worker, place, id, print, parts, buffered).await,
         Err(refusal) => worker.refused(policy, &refusal, None),
     }
@@ -160,9 +165,9 @@ fn identify(
 }
 
 /// The fingerprint of the request as far as its head goes.
-fn print(place: &Place<'_>, parts: &Parts) -> fingerprint::Builder {
+fn print(place: &Place<'_>, carried: &[KeySource], parts: &Parts) -> fingerprint::Builder {
     let policy = &place.route.policy;
-    let query = carrier::query_without(&policy.key_sources, parts.uri.query());
+    let query = carrier::query_without(carried, parts.uri.query());
     fingerprint::Builder::new(
         &policy.fingerprint,
         &parts.method,
@@ -172,15 +177,15 @@ fn print(place: &Place<'_>, parts: &Parts) -> fingerprint::Builder {
     )
 }
 
-/// The fingerprint of the whole request, without what carries keys in its body.
+/// The fingerprint of the whole request, without what carries its key in the body.
 fn finish(
     worker: &Worker,
-    policy: &Policy,
+    carried: &[KeySource],
     print: fingerprint::Builder,
     document: &Document,
     buffered: &mut Buffered,
 ) -> Result<Arc<Fingerprint>, Refusal> {
-    let counted = match document.without(&policy.key_sources) {
+    let counted = match document.without(carried) {
         Some(rest) => {
             buffered.take_beside(worker, rest.len())?;
             rest

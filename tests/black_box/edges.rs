@@ -247,3 +247,58 @@ fn a_short_body_behind_a_refusal_leaves_the_connection_usable() {
     executed(client.answer());
     assert_eq!(upstream.executions(), 1);
 }
+
+#[test]
+fn a_client_that_does_not_read_keeps_no_key_from_being_settled() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(
+        &upstream,
+        "policy.max_response_body = '1KiB'\nupstream.response_timeout = '2s'\nupstream.capture_timeout = '8s'",
+    );
+    let request = Request::order(&key());
+    upstream.then(reply(500).body("x".repeat(40_000_000)));
+    let mut client = proxy.begin(&request);
+    client.head(PATIENCE).expect("the head");
+    proxy.await_metric(
+        "idem_proxy_records_settled_total",
+        &[("as", "released")],
+        1.0,
+    );
+    executed(proxy.send(&request));
+}
+
+#[test]
+fn what_could_carry_a_key_and_does_not_is_a_part_of_the_request() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(
+        &upstream,
+        "policy.key_sources = ['header:Idempotency-Key', 'json:/order_id', 'query:k']",
+    );
+    let order = |name: &str, body: &str| {
+        Request::write("POST", "/orders")
+            .key(name)
+            .media_type("application/json")
+            .body(body)
+    };
+    let name = key();
+    let first = executed(proxy.send(&order(&name, r#"{"order_id":"o-1"}"#)));
+    problem(
+        &proxy.send(&order(&name, r#"{"order_id":"o-2"}"#)),
+        "key-reused",
+    );
+    problem(&proxy.send(&order(&name, "{}")), "key-reused");
+    replayed(&proxy.send(&order(&name, r#"{"order_id":"o-1"}"#)), &first);
+
+    let derived = Proxy::with(
+        &upstream,
+        "policy.key = 'derived'\npolicy.retention = '10s'\npolicy.key_sources = ['json:/k']",
+    );
+    let plain = |body: &str| {
+        Request::write("POST", "/orders")
+            .media_type("application/json")
+            .body(body)
+    };
+    let one = executed(derived.send(&plain(r#"{"k":"1","v":2}"#)));
+    let two = executed(derived.send(&plain(r#"{"k":"2","v":2}"#)));
+    assert_ne!(one.execution(), two.execution());
+}
