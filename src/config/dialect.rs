@@ -1,9 +1,8 @@
 //! Dialects: presets of policy keys (contract, section 8), as data.
 //!
-//! A policy value comes from the first of these that names it: the route's own key, the preset of the route's own
-//! dialect, the key in `[policy]`, the preset of `[policy]`'s dialect, the default. A preset answers for all of
-//! [`ROWS`]: a row that it does not spell has its default, so a route that chooses a dialect gets that dialect whole,
-//! whatever `[policy]` says about these keys.
+//! A policy value comes from the first of these that names it: the route's own key, the key in `[policy]`, the preset of the
+//! dialect (the route's own, else `[policy]`'s), the default. So a key that is given explicitly wins over every dialect,
+//! wherever it stands: nobody loses `unknown_outcome = "hold"` by choosing a dialect for a route.
 
 use super::{
     reader::Layer,

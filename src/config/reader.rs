@@ -174,16 +174,15 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Puts a dialect's preset right under the layer that names the dialect; where none does, there is none.
+    /// Puts the preset of the dialect that counts under every key that is given explicitly; where no layer names a dialect, there is none.
     pub(super) fn choose_preset(&mut self, dialect: Dialect) {
         let naming = |layer: &Layer| layer.table.get("dialect").map(|node| node.origin.clone());
         let found = self
             .layers
             .iter()
-            .enumerate()
-            .find_map(|(at, layer)| Some((at, naming(layer)?, layer.path.clone())));
-        if let Some((at, chosen, path)) = found {
-            self.layers.insert(at + 1, dialect.layer(&path, chosen));
+            .find_map(|layer| Some((naming(layer)?, layer.path.clone())));
+        if let Some((chosen, path)) = found {
+            self.layers.push(dialect.layer(&path, chosen));
         }
     }
 

@@ -400,8 +400,8 @@ fn each_route_says_errors_its_own_way_and_what_is_on_none_says_them_as_the_polic
     let proxy = Proxy::with(
         &upstream,
         "policy.errors = 'platform'\nserver.max_connections = 1\n\
-         [[route]]\nname = 's'\nmethods = ['POST']\npath = '/s'\ndialect = 'stripe-v1'\n\
-         [[route]]\nname = 'i'\nmethods = ['POST']\npath = '/i'\ndialect = 'ietf'\n\
+         [[route]]\nname = 's'\nmethods = ['POST']\npath = '/s'\nerrors = 'stripe'\n\
+         [[route]]\nname = 'i'\nmethods = ['POST']\npath = '/i'\nerrors = 'problem'\n\
          [[route]]\nname = 'p'\nmethods = ['POST']\npath = '/p'\n",
     );
     let mut client = proxy.client();

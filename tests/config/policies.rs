@@ -19,7 +19,7 @@ fn stores(policy: &Policy, code: u16) -> bool {
 
 #[test]
 fn the_nearest_layer_wins() {
-    // route's own key, route's dialect, [policy]'s key, [policy]'s dialect, default
+    // route's own key, [policy]'s key, the route's dialect or else [policy]'s, default
     let text = format!(
         "[policy]\ndialect = \"stripe-v2\"\nerrors = \"problem\"\nmarker_miss = \"first\"\nwait_timeout = \"3s\"\n{ROUTE}"
     );
@@ -47,11 +47,15 @@ fn the_nearest_layer_wins() {
     assert_eq!(
         by_route.scope,
         Scope::Operation,
-        "the route's dialect is whole"
+        "the route's dialect counts, not [policy]'s"
     );
     assert_eq!(by_route.terms.unknown, UnknownOutcome::HoldForever);
     assert_eq!(by_route.marker.header, None);
-    assert_eq!(by_route.marker.miss.as_ref().expect("a value"), "miss");
+    assert_eq!(
+        by_route.marker.miss.as_ref().expect("a value"),
+        "first",
+        "what is given explicitly wins over every dialect"
+    );
     assert_eq!(
         by_route.wait_timeout,
         Duration::from_secs(3),
@@ -205,9 +209,9 @@ fn a_platform_fingerprint_leaves_the_query_and_headers_out() {
     assert_eq!(
         own.fingerprint.query,
         QueryMode::Exact,
-        "the route's dialect is whole"
+        "the route's dialect"
     );
-    assert_eq!(own.fingerprint.headers, ["content-type"]);
+    assert_eq!(own.fingerprint.headers, ["x-a"], "given explicitly");
     assert_eq!(own.fingerprint.ignore.len(), 1, "no dialect sets this");
 }
 
