@@ -218,10 +218,11 @@ impl Client {
         }
     }
 
-    /// Sends a whole request.
+    /// Sends a whole request, or as much of it as the proxy takes: what it answers says the rest.
     pub(crate) fn ask(&mut self, request: &Request) -> &mut Self {
         self.asked.push_back(request.method == "HEAD");
-        self.say(request.bytes())
+        let _ = self.try_say(request.bytes());
+        self
     }
 
     /// Sends these bytes.
