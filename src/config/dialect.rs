@@ -9,31 +9,6 @@ use super::{
     source::{self, Origin},
 };
 
-/// The policy keys that a dialect sets.
-pub(super) const ROWS: &[&str] = &[
-    "key_sources",
-    "key_syntax",
-    "key_max_length",
-    "empty_key",
-    "scope",
-    "fingerprint",
-    "in_flight",
-    "mismatch_in_flight",
-    "store_responses",
-    "retention",
-    "retention_from",
-    "unknown_outcome",
-    "unknown_hold",
-    "replay_headers",
-    "marker_header",
-    "marker_miss",
-    "marker_hit",
-    "errors",
-];
-
-/// The keys of `fingerprint` that a dialect sets; `ignore` and `only` are the API's own.
-pub(super) const FINGERPRINT_ROWS: &[&str] = &["method", "path", "query", "headers", "body"];
-
 /// A preset: its name, and where it differs from the defaults.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dialect {
@@ -48,7 +23,6 @@ impl Dialect {
         Layer {
             path: path.to_owned(),
             table: source::preset(self.preset, &Origin::Preset(self.name, Box::new(chosen))),
-            resets: ROWS,
         }
     }
 }
@@ -153,6 +127,31 @@ pub(super) const DIALECTS: [Dialect; 8] = [
 mod tests {
     use super::*;
     use crate::config::source::Value;
+
+    /// The policy keys that a dialect sets.
+    const ROWS: &[&str] = &[
+        "key_sources",
+        "key_syntax",
+        "key_max_length",
+        "empty_key",
+        "scope",
+        "fingerprint",
+        "in_flight",
+        "mismatch_in_flight",
+        "store_responses",
+        "retention",
+        "retention_from",
+        "unknown_outcome",
+        "unknown_hold",
+        "replay_headers",
+        "marker_header",
+        "marker_miss",
+        "marker_hit",
+        "errors",
+    ];
+
+    /// The keys of `fingerprint` that a dialect sets; `ignore` and `only` are the API's own.
+    const FINGERPRINT_ROWS: &[&str] = &["method", "path", "query", "headers", "body"];
 
     #[test]
     fn presets_are_valid_and_name_only_their_rows() {

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use super::{
-    dialect::{self, Dialect},
+    dialect::Dialect,
     kinds::Kind,
     printed::Printed,
     problem::{Problem, Refusal},
@@ -55,8 +55,6 @@ pub(super) struct Layer {
     pub(super) path: String,
     /// Its values.
     pub(super) table: Table,
-    /// Keys that have their default if the layer does not name them, whatever later layers say.
-    pub(super) resets: &'static [&'static str],
 }
 
 /// Which keys of a section `--print-config` shows.
@@ -161,11 +159,7 @@ impl<'a> Section<'a> {
                     continue;
                 };
                 let header = format!("[{path}]");
-                let layer = Layer {
-                    path,
-                    table,
-                    resets: &[],
-                };
+                let layer = Layer { path, table };
                 let section =
                     Section::open(self.report, node.origin, &header, Show::All, vec![layer]);
                 sections.push((name, section));
@@ -195,9 +189,6 @@ impl<'a> Section<'a> {
         for layer in &self.layers {
             if let Some(node) = layer.table.get(key) {
                 return Some((node.clone(), join(&layer.path, key)));
-            }
-            if layer.resets.contains(&key) {
-                return None;
             }
         }
         None
@@ -269,11 +260,7 @@ impl<'a> Section<'a> {
                 self.refuse(key, &item, &path, Refusal::wrong("it is not a table"));
                 return None;
             };
-            let layer = Layer {
-                path,
-                table,
-                resets: &[],
-            };
+            let layer = Layer { path, table };
             Some(Section::open(
                 self.report,
                 item.origin,
@@ -346,11 +333,6 @@ impl<'a> Section<'a> {
             let mut inner = Layer {
                 path,
                 table: Table::new(),
-                resets: if layer.resets.contains(&key) {
-                    dialect::FINGERPRINT_ROWS
-                } else {
-                    &[]
-                },
             };
             if let Some(node) = layer.table.get(key) {
                 if at == 0 {
