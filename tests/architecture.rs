@@ -22,7 +22,7 @@ const ARROWS: [(&str, &str); 19] = [
     ("demo", "server tasks"),
     (
         "server",
-        "config core limit net proxy tasks telemetry timers",
+        "config core limit net proxy tasks telemetry timers tls",
     ),
     ("admin", "core telemetry"),
     (
@@ -32,9 +32,9 @@ const ARROWS: [(&str, &str); 19] = [
     ("identity", "core tasks tls"),
     ("flight", "core"),
     ("store", "config core"),
-    ("upstream", "config net tasks telemetry timers"),
+    ("upstream", "config net tasks telemetry timers tls"),
     ("route", "config core"),
-    ("config", "core identity"),
+    ("config", "core identity tls"),
     ("telemetry", "config core"),
     ("limit", ""),
     ("net", ""),

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use super::{Listen, Target, problem::Refusal};
 
 const LISTEN: &str = "\"host:port\", \"[::1]:8080\", \"unix:/run/idem.sock\"";
-const URL: &str = "\"http://host:port\" without a path, \"unix:/path.sock\"";
+const URL: &str =
+    "\"http://host:port\" or \"https://host:port\" without a path, \"unix:/path.sock\"";
 
 /// Reads one address of a `listen` list.
 pub(super) fn listen(text: &str) -> Result<Listen, Refusal> {
@@ -26,18 +27,46 @@ pub(super) fn listen(text: &str) -> Result<Listen, Refusal> {
     Ok(Listen::Tcp(text.to_owned()))
 }
 
+/// `upstream.url`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Url {
+    /// Where it leads.
+    pub(super) target: Target,
+    /// Host and port, as they are written.
+    pub(super) authority: Authority,
+    scheme: Scheme,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Cleartext,
+    Tls,
+}
+
+impl Url {
+    /// The host that has to prove itself; `None`: the URL is not `https`.
+    pub(super) fn tls_host(&self) -> Option<&str> {
+        match (self.scheme, &self.target) {
+            (Scheme::Tls, Target::Tcp { host, .. }) => Some(host),
+            _ => None,
+        }
+    }
+}
+
 /// Reads `upstream.url`. A Unix socket has no host of its own: its authority is `localhost`.
-pub(super) fn url(text: &str) -> Result<(Target, Authority), Refusal> {
+pub(super) fn url(text: &str) -> Result<Url, Refusal> {
     let refuse = |why: &str| Refusal::wrong(why).allowed(URL);
     if let Some(path) = text.strip_prefix("unix:") {
-        let target = unix(path).map(Target::Unix).map_err(refuse)?;
-        return Ok((target, Authority::from_static("localhost")));
+        return Ok(Url {
+            target: unix(path).map(Target::Unix).map_err(refuse)?,
+            authority: Authority::from_static("localhost"),
+            scheme: Scheme::Cleartext,
+        });
     }
-    if text.starts_with("https://") {
-        return Err(Refusal::unavailable().allowed(URL));
-    }
-    let Some(rest) = text.strip_prefix("http://") else {
-        return Err(refuse("it is no URL that this proxy can call"));
+    let (scheme, default, rest) = match text.split_once("://") {
+        Some(("http", rest)) => (Scheme::Cleartext, 80, rest),
+        Some(("https", rest)) => (Scheme::Tls, 443, rest),
+        _ => return Err(refuse("it is no URL that this proxy can call")),
     };
     // `http://host/` is the same URL as `http://host` (RFC 9110, section 4.2.3).
     let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -50,8 +79,12 @@ pub(super) fn url(text: &str) -> Result<(Target, Authority), Refusal> {
     match authority.port_u16() {
         Some(0) => Err(refuse("port 0 cannot be called")),
         port => {
-            let port = port.unwrap_or(80);
-            Ok((Target::Tcp { host, port }, authority))
+            let port = port.unwrap_or(default);
+            Ok(Url {
+                target: Target::Tcp { host, port },
+                authority,
+                scheme,
+            })
         }
     }
 }
@@ -157,6 +190,7 @@ mod tests {
             ),
             ("http://app", tcp("app", 80), "app"),
             ("http://app/", tcp("app", 80), "app"),
+            ("https://app", tcp("app", 443), "app"),
             ("http://[::1]:81", tcp("::1", 81), "[::1]:81"),
             (
                 "unix:/run/app.sock",
@@ -164,8 +198,11 @@ mod tests {
                 "localhost",
             ),
         ] {
-            let (got, host) = url(text).expect(text);
-            assert_eq!((got, host.as_str()), (target, authority), "{text}");
+            let got = url(text).expect(text);
+            let secure = text.starts_with("https");
+            assert_eq!(got.tls_host().is_some(), secure, "{text}");
+            let host = got.authority.as_str();
+            assert_eq!((got.target.clone(), host), (target, authority), "{text}");
         }
         for bad in [
             "",
@@ -179,7 +216,6 @@ mod tests {
             "app:80",
             "http://a:0",
             "http://a:99999",
-            "https://a",
             "HTTP://a",
             "unix:app.sock",
             "http://a//",

@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 use super::{
     address::host_and_port,
     problem::Refusal,
-    reader::{Report, Section, Show},
+    reader::{Report, Reported, Section, Show},
     source::Value,
     words::caller_part,
 };
@@ -138,9 +138,6 @@ pub(super) fn identity(
             .map(|settings| verifiers.index(settings)),
     })
 }
-
-/// Something is wrong with a section, and has been reported.
-struct Reported;
 
 /// Reads `[identity.jwt]`; `None`: it names no keys.
 ///

@@ -21,6 +21,8 @@ mod secret;
 mod server;
 mod source;
 mod store;
+mod tls;
+mod token;
 mod units;
 mod upstream;
 mod words;
@@ -35,9 +37,12 @@ use std::{
 use http::Method;
 use ipnet::IpNet;
 
-use crate::core::{
-    path::Template,
-    policy::{Policy, RouteName},
+use crate::{
+    core::{
+        path::Template,
+        policy::{Policy, RouteName},
+    },
+    tls::{ServerFiles, UpstreamFiles},
 };
 
 pub use self::{
@@ -46,6 +51,7 @@ pub use self::{
     printed::Printed,
     problem::Problems,
     published::Published,
+    token::Token,
 };
 
 /// Reads the file at `path`, lays the variables over it and compiles the configuration.
@@ -131,6 +137,10 @@ pub struct Server {
     pub head_timeout: Duration,
     /// How long the next piece of a request body may take.
     pub body_timeout: Duration,
+    /// How long a connection may be idle between two requests.
+    pub keepalive_timeout: Duration,
+    /// How long a client may take none of what is written to it.
+    pub write_timeout: Duration,
     /// The largest request head, in bytes.
     pub max_head_bytes: usize,
     /// The longest target, in bytes.
@@ -145,6 +155,8 @@ pub struct Server {
     pub policy_path: Option<String>,
     /// Peers whose `Forwarded` and `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// `[server.tls]`; `None`: cleartext.
+    pub tls: Option<ServerFiles>,
 }
 
 /// `[admin]`: the side of the operators.
@@ -152,6 +164,8 @@ pub struct Server {
 pub struct Admin {
     /// Where metrics and health are served; may be empty.
     pub listen: Vec<Listen>,
+    /// `token_file`: the bearer token of the API; `None`: it is served on loopback and unix listeners alone.
+    pub token: Option<Token>,
 }
 
 /// `[upstream]` or one `[upstreams.NAME]`: a service behind the proxy.
@@ -163,7 +177,11 @@ pub struct Upstream {
     pub target: Target,
     /// Host and port as the URL has them: the Host header where `host = "upstream"`.
     pub authority: http::uri::Authority,
-    /// How long a connection may take to be made.
+    /// `https`: how TLS is spoken to it; `None`: in cleartext.
+    pub tls: Option<UpstreamFiles>,
+    /// Which HTTP is spoken to it.
+    pub protocol: Protocol,
+    /// How long a connection may take to be made, its TLS handshake included.
     pub connect_timeout: Duration,
     /// How long until the answer can start.
     pub response_timeout: Duration,
@@ -180,7 +198,7 @@ pub struct Upstream {
 /// Where an upstream listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// `http://host:port`
+    /// `http://host:port`, `https://host:port`
     Tcp {
         /// A name or an address, without brackets.
         host: String,
@@ -189,6 +207,17 @@ pub enum Target {
     },
     /// `unix:/path.sock`
     Unix(PathBuf),
+}
+
+/// `upstream.protocol`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Over TLS what ALPN says; HTTP/1.1 in cleartext.
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2; in cleartext by prior knowledge.
+    Http2,
 }
 
 /// `upstream.host`

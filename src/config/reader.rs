@@ -48,6 +48,10 @@ fn push_new<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
     }
 }
 
+/// Something is wrong with a section, and has been reported.
+#[derive(Debug)]
+pub(super) struct Reported;
+
 /// One source of a section's values. Earlier layers win over later ones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layer {
@@ -291,26 +295,6 @@ impl<'a> Section<'a> {
     /// A key whose value is known by name only.
     pub(super) fn skip(&mut self, key: &'static str) {
         self.take(key, Kind::Text, None);
-    }
-
-    /// A table of strings that this version does not have.
-    pub(super) fn unavailable_table(&mut self, key: &'static str, keys: &[&'static str]) {
-        for layer in &self.layers {
-            if let Some(node) = layer.table.get(key) {
-                let path = join(&layer.path, key);
-                self.report.refuse(Problem::new(
-                    node.origin.clone(),
-                    &path,
-                    None,
-                    Refusal::unavailable(),
-                ));
-            }
-        }
-        let mut table = self.child(key, Show::Given);
-        for key in keys {
-            table.skip(key);
-        }
-        table.finish();
     }
 
     /// The table under `key`, layer by layer.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, problem::Refusal,
-    reader::Section, source::Value, words::own_path,
+    reader::Section, source::Value, tls, token, words::own_path,
 };
 
 /// The shortest span that counts as one.
@@ -22,16 +22,16 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
     let drain_timeout = s.duration("drain_timeout", "25s", MOMENT);
     let head_timeout = s.duration("head_timeout", "10s", MOMENT);
     let body_timeout = s.duration("body_timeout", "30s", MOMENT);
-    s.unavailable("keepalive_timeout", None);
+    let keepalive_timeout = s.duration("keepalive_timeout", "75s", MOMENT);
     let max_head_bytes = s.size("max_head_bytes", "64KiB");
     let max_target_bytes = s.size("max_target_bytes", "16KiB");
-    s.unavailable("write_timeout", None);
+    let write_timeout = s.duration("write_timeout", "60s", MOMENT);
     let max_connections = s.count("max_connections", 10_000, 1..=MANY);
     let max_executions = s.count("max_executions", 4096, 1..=MANY);
     let max_buffered_bytes = s.size("max_buffered_bytes", "256MiB");
     let policy_path = s.text("policy_path", "", own_path);
     let trusted_proxies = s.list("trusted_proxies", &[], address::network);
-    s.unavailable_table("tls", &["cert", "key", "client_ca", "client_auth"]);
+    let tls = tls::server(s);
     if listen.as_ref().is_some_and(Vec::is_empty) {
         s.object("listen", "it is empty: the proxy would serve nobody");
     }
@@ -48,6 +48,8 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
         drain_timeout: drain_timeout?,
         head_timeout: head_timeout?,
         body_timeout: body_timeout?,
+        keepalive_timeout: keepalive_timeout?,
+        write_timeout: write_timeout?,
         max_head_bytes: max_head_bytes?,
         max_target_bytes: max_target_bytes?,
         max_connections: max_connections?,
@@ -55,6 +57,7 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
         max_buffered_bytes: max_buffered_bytes?,
         policy_path: policy_path?,
         trusted_proxies: trusted_proxies?,
+        tls: tls.ok()?,
     })
 }
 
@@ -82,7 +85,7 @@ fn is_fixed(address: &Listen) -> bool {
 pub(super) fn admin(mut section: Section<'_>, server: Option<&Server>) -> Option<Admin> {
     let s = &mut section;
     let listen = s.one_or_more("listen", "127.0.0.1:9090", address::listen);
-    s.unavailable("token_file", None);
+    let token = s.text_or("token_file", None, |path| token::read(path).map(Some));
     let clients = server.map_or(&[][..], |server| &server.listen);
     for (at, address) in listen.iter().flatten().enumerate() {
         if repeats(listen.as_deref().unwrap_or_default(), at) {
@@ -92,7 +95,10 @@ pub(super) fn admin(mut section: Section<'_>, server: Option<&Server>) -> Option
         }
     }
     section.finish();
-    Some(Admin { listen: listen? })
+    Some(Admin {
+        listen: listen?,
+        token: token?,
+    })
 }
 
 /// Reads `[telemetry]`.

@@ -1,17 +1,22 @@
 //! Reads `[upstream]` and `[upstreams.NAME]`.
 
 use super::{
-    HostHeader, Upstream, address,
+    HostHeader, Protocol, Upstream,
+    address::{self, Url},
     reader::Section,
     server::{MANY, MOMENT},
+    tls,
 };
 
 /// Reads one upstream; `[upstream]`'s name is empty.
 pub(super) fn upstream(mut section: Section<'_>, name: &str) -> Option<Upstream> {
     let s = &mut section;
     let url = s.text("url", "http://127.0.0.1:3000", address::url);
-    // In cleartext, `auto` is HTTP/1.1.
-    let protocols = [("auto", Some(())), ("http1", Some(())), ("http2", None)];
+    let protocols = [
+        ("auto", Some(Protocol::Auto)),
+        ("http1", Some(Protocol::Http1)),
+        ("http2", Some(Protocol::Http2)),
+    ];
     let protocol = s.choice("protocol", "auto", &protocols);
     let connect_timeout = s.duration("connect_timeout", "2s", MOMENT);
     let response_timeout = s.duration("response_timeout", "30s", MOMENT);
@@ -23,7 +28,7 @@ pub(super) fn upstream(mut section: Section<'_>, name: &str) -> Option<Upstream>
         ("upstream", Some(HostHeader::Upstream)),
     ];
     let host = s.choice("host", "preserve", &hosts);
-    s.unavailable_table("tls", &["ca", "cert", "key", "server_name"]);
+    let tls = tls::upstream(s, url.as_ref().and_then(Url::tls_host));
     if let (Some(response), Some(capture)) = (response_timeout, capture_timeout)
         && capture < response
     {
@@ -33,12 +38,15 @@ pub(super) fn upstream(mut section: Section<'_>, name: &str) -> Option<Upstream>
         );
     }
     section.finish();
-    protocol?;
-    let (target, authority) = url?;
+    let Url {
+        target, authority, ..
+    } = url?;
     Some(Upstream {
         name: name.to_owned(),
         target,
         authority,
+        tls: tls.ok()?,
+        protocol: protocol?,
         connect_timeout: connect_timeout?,
         response_timeout: response_timeout?,
         capture_timeout: capture_timeout?,

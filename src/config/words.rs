@@ -111,7 +111,7 @@ pub(super) fn own_path(text: &str) -> Result<Option<String>, Refusal> {
 }
 
 pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
-    let allowed = "authorization, header:NAME, cookie:NAME, jwt:CLAIM, sigv4, peer-ip";
+    let allowed = "authorization, header:NAME, cookie:NAME, jwt:CLAIM, sigv4, client-cert, peer-ip";
     match text.split_once(':') {
         Some(("header", name)) => header_name(name).map(CallerPart::Header),
         // A cookie's name is a token (RFC 6265, section 4.1.1), as a header's is.
@@ -129,11 +129,12 @@ pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
                 ("authorization", Some(Word::Authorization)),
                 ("peer-ip", Some(Word::PeerIp)),
                 ("sigv4", Some(Word::SigV4)),
-                ("client-cert", None),
+                ("client-cert", Some(Word::ClientCert)),
             ];
             match choose(text, &words).map_err(|refusal| refusal.allowed(allowed))? {
                 Word::Authorization => Ok(CallerPart::Authorization),
                 Word::SigV4 => Ok(CallerPart::SigV4),
+                Word::ClientCert => Ok(CallerPart::ClientCert),
                 Word::PeerIp => Ok(CallerPart::PeerIp),
             }
         }
@@ -145,6 +146,7 @@ pub(super) fn caller_part(text: &str) -> Result<CallerPart, Refusal> {
 enum Word {
     Authorization,
     SigV4,
+    ClientCert,
     PeerIp,
 }
 

@@ -49,9 +49,20 @@ pub struct CallerMissing;
 
 /// What the connection says about the client, beside the request's own headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peer {
+pub struct Peer<'a> {
     /// The client's address, from [`client_address`]. `None`: a unix socket, or it cannot be told.
     pub address: Option<IpAddr>,
+    /// Who its verified certificate says it is. `None`: it has none.
+    pub certificate: Option<&'a Certified>,
+}
+
+/// Who a certificate is for. It was verified before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Certified {
+    /// The one URI in its alternative names that is a SPIFFE id.
+    Spiffe(String),
+    /// Its subject, as it is encoded (DER). Two encodings of one name are two callers.
+    Subject(Vec<u8>),
 }
 
 /// What became of the request's bearer token.
@@ -102,7 +113,7 @@ pub fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, CallerMissing>
 pub fn identify(
     rule: &Identity,
     headers: &HeaderMap,
-    peer: &Peer,
+    peer: &Peer<'_>,
     token: &Token,
 ) -> Result<CallerId, CallerMissing> {
     let mut hash = Sha256::new();
@@ -138,6 +149,20 @@ pub fn identify(
                     .map(|value| sigv4::access_key_id(value).ok_or(CallerMissing));
                 one_value(&mut hash, key_id.transpose()?)
             }
+            CallerPart::ClientCert => match peer.certificate {
+                Some(Certified::Spiffe(id)) => {
+                    frame(&mut hash, &[b"client-cert", b"spiffe"]);
+                    one_value(&mut hash, Some(id.as_bytes()))
+                }
+                Some(Certified::Subject(name)) => {
+                    frame(&mut hash, &[b"client-cert", b"subject"]);
+                    one_value(&mut hash, Some(name))
+                }
+                None => {
+                    frame(&mut hash, &[b"client-cert"]);
+                    one_value(&mut hash, None)
+                }
+            },
             CallerPart::PeerIp => {
                 frame(&mut hash, &[b"peer-ip"]);
                 match peer.address.map(|address| address.to_canonical()) {

@@ -213,6 +213,8 @@ pub enum CallerPart {
     Jwt(ClaimPath),
     /// `sigv4`: the access key id of an `AWS4-HMAC-SHA256` Authorization, which nobody here has verified.
     SigV4,
+    /// `client-cert`: the SPIFFE id of the client's verified certificate, or else its subject.
+    ClientCert,
     /// `peer-ip`
     PeerIp,
 }

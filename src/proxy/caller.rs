@@ -29,7 +29,15 @@ impl Proxy {
             Some(verifier) => self.token(verifier, headers).await,
             None => Token::Refused, // nobody reads tokens, so that none is believed
         };
-        caller::identify(identity, headers, &caller::Peer { address }, &token)
+        caller::identify(
+            identity,
+            headers,
+            &caller::Peer {
+                address,
+                certificate: None,
+            },
+            &token,
+        )
     }
 
     async fn token(&self, verifier: usize, headers: &HeaderMap) -> Token {

@@ -52,6 +52,7 @@ impl Proxy {
                 | CallerPart::Cookie(_)
                 | CallerPart::Jwt(_)
                 | CallerPart::SigV4
+                | CallerPart::ClientCert
                 | CallerPart::PeerIp => None,
             });
         let fingerprinted = policies().flat_map(|policy| &policy.fingerprint.headers);

@@ -7,28 +7,12 @@ use crate::common::{assert_says, load, load_with, problems};
 #[test]
 fn what_this_version_lacks_is_refused_and_never_ignored() {
     for (text, path) in [
-        (
-            "[server]\nkeepalive_timeout = \"75s\"",
-            "server.keepalive_timeout",
-        ),
-        ("[server]\nwrite_timeout = \"60s\"", "server.write_timeout"),
-        ("[server.tls]\ncert = \"c.pem\"", "server.tls"),
-        ("[server.tls]", "server.tls"),
-        ("[admin]\ntoken_file = \"t\"", "admin.token_file"),
-        ("[upstream]\nurl = \"https://x\"", "upstream.url"),
-        ("[upstream]\nprotocol = \"http2\"", "upstream.protocol"),
-        ("[upstream.tls]\nca = \"c.pem\"", "upstream.tls"),
-        ("[upstreams.b.tls]\nca = \"c.pem\"", "upstreams.b.tls"),
         ("[store]\nkind = \"disk\"", "store.kind"),
         ("[store]\nkind = \"redis\"", "store.kind"),
         ("[store]\nkind = \"postgres\"", "store.kind"),
         (
             "[store]\nencryption_key_file = \"k\"",
             "store.encryption_key_file",
-        ),
-        (
-            "[identity]\nfrom = [\"peer-ip\", \"client-cert\"]",
-            "identity.from[1]",
         ),
         (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",
@@ -76,8 +60,12 @@ fn stores_that_are_not_chosen_are_checked_and_have_no_effect() {
 
 #[test]
 fn wrong_beside_unavailable_is_wrong() {
-    let all = load_with("[server.tls]\ncret = \"c\"", &[]).expect_err("both");
+    let all = load_with(
+        "[store]\nencryption_key_file = \"k\"\nnamespcae = \"n\"",
+        &[],
+    )
+    .expect_err("both");
     assert!(!all.only_unavailable());
     assert_eq!(all.len(), 2, "{all}");
-    assert_says(&all.to_string(), &["did you mean cert?"]);
+    assert_says(&all.to_string(), &["did you mean namespace?"]);
 }

@@ -231,6 +231,7 @@ fn an_address_is_one_caller_in_both_spellings() {
     let caller = |address: &str| {
         let peer = Peer {
             address: Some(address.parse().expect("an address")),
+            certificate: None,
         };
         identify(
             &rule(&[CallerPart::PeerIp], MissingCaller::Reject),
@@ -472,7 +473,7 @@ proptest! {
         let address = client_address("10.0.0.1".parse().ok(), &headers, &trusted);
         let parts = [CallerPart::Authorization, CallerPart::Cookie("a".into()), named("x-user"), CallerPart::PeerIp];
         // Without a cookie that comes twice, there is always a caller where anonymous ones are let in.
-        let caller = identify(&rule(&parts, MissingCaller::Anonymous), &headers, &Peer { address }, &Token::Absent);
+        let caller = identify(&rule(&parts, MissingCaller::Anonymous), &headers, &Peer { address, certificate: None }, &Token::Absent);
         prop_assert!(caller.is_ok() || value.as_bytes().windows(2).filter(|pair| pair[0] == b'a').count() > 1);
     }
 }
