@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -16,9 +17,11 @@ use crate::{
     proxy::{Proxy, Worker},
     server::{
         accept::{Accepting, MAX_REFUSALS, Serving, accept},
+        certificates,
         connection::Settings,
         drain::Drain,
         listen::{Listener, Listeners},
+        tls::Secured,
         worker::Cores,
     },
     tasks::{Tasks, caught},
@@ -26,6 +29,7 @@ use crate::{
         access::AccessLog,
         metrics::{Limit as LimitName, Metrics},
     },
+    tls::Follow,
     upstream::{Pool, SWEEP_EVERY},
 };
 
@@ -35,6 +39,7 @@ pub struct App {
     config: Config,
     proxy: Arc<Proxy>,
     workers: Vec<Serving>,
+    secured: Arc<Secured>,
     listeners: Listeners,
     admin: Arc<AdminState>,
     health: Arc<Health>,
@@ -72,7 +77,7 @@ impl App {
     /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system gives no random bytes, or a file that the configuration names has changed meanwhile and cannot be used.
     pub fn new(
         config: Config,
         listeners: Listeners,
@@ -88,9 +93,11 @@ impl App {
             cores,
         };
         let health = Arc::new(Health::default());
+        let secured = Secured::new(config.server.tls.clone()).context("no TLS to clients")?;
         let mut app = Self {
             proxy: Arc::new(Proxy::new(&config, metrics, access)?),
             workers: Vec::new(),
+            secured: Arc::new(secured),
             listeners,
             admin: Arc::new(AdminState::new(metrics.clone(), Arc::clone(&health))),
             health,
@@ -197,11 +204,20 @@ impl App {
         for verifier in &self.proxy.verifiers {
             own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
         }
+        let secured = Arc::clone(&self.secured);
+        own.detach(certificates::follow(
+            "server".to_owned(),
+            Arc::new(move || Some(secured.watched()? as Arc<dyn Follow>)),
+            own.clone(),
+            self.proxy.metrics.clone(),
+            self.running.stopped.clone(),
+        ));
         let app = Arc::new(Accepting {
             settings: Settings {
                 head_timeout: self.config.server.head_timeout,
                 max_head_bytes: self.config.server.max_head_bytes,
             },
+            secured: self.secured,
             workers: self.workers,
             connections: self.connections,
             refusals: Limit::new(MAX_REFUSALS),
