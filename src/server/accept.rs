@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    connection::{self, Settings},
+    connection::{self, Negotiated, Settings},
     drain::Drain,
     listen::Listener,
     worker::{Core, Load},
@@ -80,7 +80,10 @@ impl Accepting {
         let (settings, drain) = (self.settings, self.drain.clone());
         serving.connections.spawn(async move {
             match stream.attach() {
-                Ok(stream) => connection::serve(stream, worker, peer, settings, drain).await,
+                Ok(stream) => {
+                    let said = Negotiated::Unsaid;
+                    connection::serve(stream, said, worker, peer, settings, drain).await;
+                }
                 Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
             }
             drop((permit, load, counted));
