@@ -3,10 +3,12 @@
 pub mod accept;
 pub mod connection;
 pub mod drain;
+mod frames;
 mod head_timer;
 mod http1;
 mod http2;
 pub mod listen;
 mod requests;
 mod sniff;
+mod turns;
 pub mod worker;

@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | `idem_proxy_limit_level` | gauge | limit: how much of a bound is taken, where its owner says |
 //! | `idem_proxy_limit_refusals_total` | counter | limit: what was refused over a bound |
+//! | `idem_proxy_http2_floods_total` | counter | reason: HTTP/2 connections that were ended for what they sent too much of |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
@@ -28,7 +29,8 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
-    EvictionCause, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp, StoreResult,
+    EvictionCause, Flood, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp,
+    StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
 use super::log::LineWriter;
@@ -48,6 +50,7 @@ struct Inner {
     connections: Table<Side, Connections>,
     reloads: Table<Reload, Counter>,
     refusals: Table<Limit, Counter>,
+    floods: Table<Flood, Counter>,
     // The locks below are taken at start and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
     levels: Mutex<Vec<(Limit, ReadLevel)>>,
@@ -89,6 +92,7 @@ impl Metrics {
             connections: Table::new(Connections::default),
             reloads: Table::new(Counter::default),
             refusals: Table::new(Counter::default),
+            floods: Table::new(Counter::default),
             stores: Mutex::default(),
             levels: Mutex::default(),
             log: Mutex::default(),
@@ -139,6 +143,11 @@ impl Metrics {
     /// Counts something that was refused because a bound was reached.
     pub fn limit_refused(&self, limit: Limit) {
         self.0.refusals.on(limit, Counter::add_one);
+    }
+
+    /// Counts an HTTP/2 connection that was ended for what it sent too much of.
+    pub fn flood(&self, flood: Flood) {
+        self.0.floods.on(flood, Counter::add_one);
     }
 
     /// Counts a connection, which is open until the guard is dropped.
