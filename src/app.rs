@@ -215,6 +215,8 @@ impl App {
         let app = Arc::new(Accepting {
             settings: Settings {
                 head_timeout: self.config.server.head_timeout,
+                keepalive_timeout: self.config.server.keepalive_timeout,
+                write_timeout: self.config.server.write_timeout,
                 max_head_bytes: self.config.server.max_head_bytes,
             },
             secured: self.secured,

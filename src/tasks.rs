@@ -49,6 +49,19 @@ impl Tasks {
     }
 }
 
+/// Starts what hyper wants started, untracked: the streams of an HTTP/2 connection, which end with it.
+#[derive(Clone, Debug)]
+pub struct Streams(pub Tasks);
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        drop(self.0.detach(stream));
+    }
+}
+
 /// Runs `future` to its end; `None` if it panicked on the way. The panic has been reported by the panic hook.
 pub async fn caught<F: Future>(future: F) -> Option<F::Output> {
     Caught(Box::pin(future)).await

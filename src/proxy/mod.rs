@@ -366,6 +366,11 @@ impl Worker {
                 "A target is ASCII; other characters are percent-encoded (RFC 3986, section 2.1).",
             ));
         }
+        if !(target.starts_with('/') || (target == "*" && request.method() == Method::OPTIONS)) {
+            return Some(Problem::BadRequest(
+                "A target is a path, or * for OPTIONS (RFC 9110, section 7.1).",
+            ));
+        }
         if headers::has_hop(request.headers(), &self.proxy.hop) {
             return Some(Problem::LoopDetected);
         }

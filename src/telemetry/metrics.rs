@@ -14,6 +14,7 @@
 //! | `idem_proxy_tls_handshake_failures_total` | counter | reason: clients' handshakes that failed |
 //! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
 //! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
+//! | `idem_proxy_http2_floods_total` | counter | reason: HTTP/2 connections that were ended for what they sent too much of |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
@@ -31,7 +32,7 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
-    EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp,
+    EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp,
     StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
@@ -54,6 +55,7 @@ struct Inner {
     refusals: Table<Limit, Counter>,
     handshakes: Table<Handshake, Counter>,
     certificate_reloads: Table<Reload, Counter>,
+    floods: Table<Flood, Counter>,
     // The locks below are taken at start and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
     levels: Mutex<Vec<(Limit, ReadLevel)>>,
@@ -101,6 +103,7 @@ impl Metrics {
             refusals: Table::new(Counter::default),
             handshakes: Table::new(Counter::default),
             certificate_reloads: Table::new(Counter::default),
+            floods: Table::new(Counter::default),
             stores: Mutex::default(),
             levels: Mutex::default(),
             certificates: Mutex::default(),
@@ -160,6 +163,11 @@ impl Metrics {
     /// Counts something that was refused because a bound was reached.
     pub fn limit_refused(&self, limit: Limit) {
         self.0.refusals.on(limit, Counter::add_one);
+    }
+
+    /// Counts an HTTP/2 connection that was ended for what it sent too much of.
+    pub fn flood(&self, flood: Flood) {
+        self.0.floods.on(flood, Counter::add_one);
     }
 
     /// Counts a connection, which is open until the guard is dropped.

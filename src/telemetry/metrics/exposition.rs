@@ -220,6 +220,12 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
         MetricType::COUNTER,
         counters("limit", &inner.refusals),
     ));
+    families.push(family(
+        "idem_proxy_http2_floods_total",
+        "HTTP/2 connections that were ended for what they sent too much of.",
+        MetricType::COUNTER,
+        counters("reason", &inner.floods),
+    ));
     let watched = inner.levels.lock().clone();
     let level = |(limit, read): &(Limit, super::ReadLevel)| {
         gauge(&[("limit", limit.as_str())], unsigned(read()))

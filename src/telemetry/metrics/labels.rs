@@ -251,6 +251,18 @@ labels! {
     }
 }
 
+labels! {
+    /// What a client sent too much of over HTTP/2, so that its connection was ended: `reason`.
+    pub enum Flood {
+        /// CONTINUATION frames in one head.
+        Continuation = "continuation",
+        /// Frames that carry nothing of a request.
+        Control = "control",
+        /// Requests that were reset before they were answered.
+        Reset = "reset",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -298,6 +310,7 @@ mod tests {
                 "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections",
                 texts::<Limit>(),
             ),
+            ("continuation control reset", texts::<Flood>()),
         ];
         for (documented, spelt) in all {
             assert_eq!(spelt.join(" "), documented);

@@ -13,6 +13,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("idem_proxy_config_reloads_total", "counter", "result"),
     ("idem_proxy_connections", "gauge", "side"),
     ("idem_proxy_connections_total", "counter", "side"),
+    ("idem_proxy_http2_floods_total", "counter", "reason"),
     ("idem_proxy_in_flight", "gauge", "route"),
     ("idem_proxy_limit_level", "gauge", "limit"),
     ("idem_proxy_limit_refusals_total", "counter", "limit"),
