@@ -36,6 +36,11 @@ const TABLE: &[(&str, &str, &str)] = &[
     ),
     ("idem_proxy_store_records", "gauge", "store"),
     (
+        "idem_proxy_upstream_connect_failures_total",
+        "counter",
+        "reason upstream",
+    ),
+    (
         "idem_proxy_upstream_duration_seconds",
         "histogram",
         "route status_class",
@@ -81,6 +86,9 @@ fn touch(metrics: &Metrics) {
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
+    metrics
+        .upstream("billing")
+        .connect_failed(ConnectFailure::Dns);
     metrics.watch_limit(Limit::MaxExecutions, Arc::new(|| 7));
 }
 
