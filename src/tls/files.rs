@@ -6,14 +6,14 @@ use std::{
 };
 
 use rustls::{
-    RootCertStore,
+    ClientConfig, RootCertStore, ServerConfig,
     pki_types::{
         CertificateDer, PrivateKeyDer, ServerName,
         pem::{Error, PemObject as _},
     },
 };
 
-use super::Unusable;
+use super::{Alpn, Unusable, Watched, client_config, server_config};
 
 /// A certificate with its chain, and its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,22 @@ pub struct ServerFiles {
     pub client_auth: ClientAuth,
 }
 
+impl ServerFiles {
+    /// What they make of a listener, now and when they change.
+    ///
+    /// # Errors
+    /// One of the files is not what it is to be, or they do not belong together.
+    pub fn watched(self) -> Result<Watched<ServerConfig>, Unusable> {
+        let mut files = vec![self.pair.cert.clone(), self.pair.key.clone()];
+        match &self.client_auth {
+            ClientAuth::Off => {}
+            ClientAuth::Optional(ca) | ClientAuth::Required(ca) => files.push(ca.clone()),
+        }
+        let cert = Some(self.pair.cert.clone());
+        Watched::new(files, cert, move || server_config(&self))
+    }
+}
+
 /// What a call to an upstream needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamFiles {
@@ -53,6 +69,21 @@ pub struct UpstreamFiles {
     pub pair: Option<Pair>,
     /// The name that the upstream's certificate must have.
     pub server_name: ServerName<'static>,
+}
+
+impl UpstreamFiles {
+    /// What they make of a caller, now and when they change. The system's roots are read with them, and do not count as one of them.
+    ///
+    /// # Errors
+    /// One of the files is not what it is to be, they do not belong together, or the system has no roots.
+    pub fn watched(self, alpn: Alpn) -> Result<Watched<ClientConfig>, Unusable> {
+        let cert = self.pair.as_ref().map(|pair| pair.cert.clone());
+        let key = self.pair.as_ref().map(|pair| pair.key.clone());
+        let files = [&self.ca, &cert, &key].into_iter().flatten().cloned();
+        Watched::new(files.collect(), cert, move || {
+            client_config(self.ca.as_deref(), self.pair.as_ref(), alpn)
+        })
+    }
 }
 
 /// The certificates of a file; at least one.

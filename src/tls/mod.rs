@@ -6,18 +6,22 @@
 //! - HTTP/1.1 and HTTP/2 are told apart by ALPN (RFC 7301). There is no early data: it can be replayed.
 //! - Whether a certificate was revoked is not asked.
 
+mod certificate;
 mod client;
 mod files;
 mod server;
+mod watch;
 
 use std::{path::PathBuf, sync::Arc};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 pub use self::{
+    certificate::{Expiry, expiry},
     client::{Alpn, Client, client_config},
     files::{ClientAuth, Pair, ServerFiles, UpstreamFiles, certificates, private_key, roots},
     server::server_config,
+    watch::{Look, Watched},
 };
 
 /// Why TLS cannot be spoken.
