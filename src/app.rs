@@ -1,9 +1,6 @@
 //! The application: what `main`, the demo and tests all build, serve and drain.
 
-use std::{
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -26,7 +23,7 @@ use crate::{
         access::AccessLog,
         metrics::{Limit as LimitName, Metrics},
     },
-    upstream::{Pool, SWEEP_EVERY},
+    upstream::{Origin, Pool, SWEEP_EVERY},
 };
 
 /// A proxy that listens and is ready to serve.
@@ -72,7 +69,7 @@ impl App {
     /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system gives no random bytes, or what an `https` upstream is called with cannot be used.
     pub fn new(
         config: Config,
         listeners: Listeners,
@@ -99,7 +96,7 @@ impl App {
             config,
         };
         app.watch_limits(metrics);
-        app.start_workers(metrics);
+        app.start_workers(metrics)?;
         Ok(app)
     }
 
@@ -121,30 +118,19 @@ impl App {
         metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
     }
 
-    fn start_workers(&mut self, metrics: &Metrics) {
-        let idle_totals: Vec<_> = self
+    fn start_workers(&mut self, metrics: &Metrics) -> anyhow::Result<()> {
+        let origins: Vec<_> = self
             .config
             .upstreams
             .iter()
-            .map(|_| Arc::new(AtomicUsize::new(0)))
-            .collect();
+            .map(|upstream| Origin::new(upstream.clone(), metrics.clone()))
+            .collect::<Result<_, _>>()?;
         for core in self.running.cores.take() {
             let executions = Tasks::new(core.runtime().clone(), self.running.executions.clone());
             let connections = Tasks::new(core.runtime().clone(), self.running.connections.clone());
-            let pool = |(upstream, total): (&crate::config::Upstream, &Arc<AtomicUsize>)| {
-                Pool::new(
-                    upstream.clone(),
-                    Arc::clone(total),
-                    executions.clone(),
-                    metrics.clone(),
-                )
-            };
-            let pools: Vec<Pool> = self
-                .config
-                .upstreams
+            let pools: Vec<Pool> = origins
                 .iter()
-                .zip(&idle_totals)
-                .map(pool)
+                .map(|origin| Pool::new(Arc::clone(origin), executions.clone()))
                 .collect();
             connections.detach(sweep_pools(pools.clone(), self.running.stopped.clone()));
             let worker = Arc::new(Worker {
@@ -159,6 +145,7 @@ impl App {
                 connections,
             });
         }
+        Ok(())
     }
 
     /// The addresses that clients connect to.

@@ -49,6 +49,16 @@ impl Tasks {
     }
 }
 
+/// For hyper, whose HTTP/2 has tasks of its own; each ends with its connection.
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.detach(task);
+    }
+}
+
 /// Runs `future` to its end; `None` if it panicked on the way. The panic has been reported by the panic hook.
 pub async fn caught<F: Future>(future: F) -> Option<F::Output> {
     Caught(Box::pin(future)).await

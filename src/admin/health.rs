@@ -78,18 +78,19 @@ impl Readiness {
     /// without `reasons` where there are none. How the upstreams look changes nothing about the status.
     #[must_use]
     pub fn to_json(&self, upstreams: &[(String, UpstreamState)]) -> String {
-        let mut document = match self {
-            Self::Ready => serde_json::json!({"status": "ready"}),
-            Self::NotReady(reasons) => {
-                let reasons: Vec<_> = reasons.iter().map(|reason| reason.as_str()).collect();
-                serde_json::json!({"status": "not ready", "reasons": reasons})
-            }
-        };
-        document["upstreams"] = upstreams
+        let upstreams: serde_json::Map<_, _> = upstreams
             .iter()
             .map(|(name, state)| (name.clone(), upstream_json(*state)))
-            .collect::<serde_json::Map<_, _>>()
-            .into();
+            .collect();
+        let document = match self {
+            Self::Ready => serde_json::json!({"status": "ready", "upstreams": upstreams}),
+            Self::NotReady(reasons) => {
+                let reasons: Vec<_> = reasons.iter().map(|reason| reason.as_str()).collect();
+                serde_json::json!({
+                    "status": "not ready", "reasons": reasons, "upstreams": upstreams
+                })
+            }
+        };
         document.to_string()
     }
 }

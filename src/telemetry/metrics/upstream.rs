@@ -70,11 +70,13 @@ impl UpstreamMetrics {
     }
 
     /// A connection was made. Tells whether this is news: the last one was not.
+    #[must_use]
     pub fn connected(&self) -> bool {
         self.see(Reached::Yes)
     }
 
     /// A connection could not be made, and is counted. Tells whether this is news: the last one could, or there was none.
+    #[must_use]
     pub fn connect_failed(&self, why: ConnectFailure) -> bool {
         self.0.failures.on(why, Counter::add_one);
         self.see(Reached::No(why))
