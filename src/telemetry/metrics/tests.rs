@@ -86,7 +86,7 @@ fn touch(metrics: &Metrics) {
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
-    metrics
+    let _ = metrics
         .upstream("billing")
         .connect_failed(ConnectFailure::Dns);
     metrics.watch_limit(Limit::MaxExecutions, Arc::new(|| 7));
