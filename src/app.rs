@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -13,9 +14,11 @@ use crate::{
     proxy::{Proxy, Worker},
     server::{
         accept::{Accepting, MAX_REFUSALS, Serving, accept},
+        certificates,
         connection::Settings,
         drain::Drain,
         listen::{Listener, Listeners},
+        tls::Secured,
         worker::Cores,
     },
     tasks::{Tasks, caught},
@@ -23,6 +26,7 @@ use crate::{
         access::AccessLog,
         metrics::{Limit as LimitName, Metrics},
     },
+    tls::Follow,
     upstream::{Origin, Pool, SWEEP_EVERY},
 };
 
@@ -32,6 +36,8 @@ pub struct App {
     config: Config,
     proxy: Arc<Proxy>,
     workers: Vec<Serving>,
+    secured: Arc<Secured>,
+    origins: Vec<Arc<Origin>>,
     listeners: Listeners,
     admin: Arc<AdminState>,
     health: Arc<Health>,
@@ -69,7 +75,7 @@ impl App {
     /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// The system gives no random bytes, or what an `https` upstream is called with cannot be used.
+    /// The system gives no random bytes, or a file that the configuration names has changed meanwhile and cannot be used.
     pub fn new(
         config: Config,
         listeners: Listeners,
@@ -85,9 +91,12 @@ impl App {
             cores,
         };
         let health = Arc::new(Health::default());
+        let secured = Secured::new(config.server.tls.clone()).context("no TLS to clients")?;
         let mut app = Self {
             proxy: Arc::new(Proxy::new(&config, metrics, access)?),
             workers: Vec::new(),
+            secured: Arc::new(secured),
+            origins: Vec::new(),
             listeners,
             admin: Arc::new(AdminState::new(metrics.clone(), Arc::clone(&health))),
             health,
@@ -119,12 +128,13 @@ impl App {
     }
 
     fn start_workers(&mut self, metrics: &Metrics) -> anyhow::Result<()> {
-        let origins: Vec<_> = self
+        let origins: Vec<Arc<Origin>> = self
             .config
             .upstreams
             .iter()
             .map(|upstream| Origin::new(upstream.clone(), metrics.clone()))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_, _>>()
+            .context("no TLS to upstreams")?;
         for core in self.running.cores.take() {
             let executions = Tasks::new(core.runtime().clone(), self.running.executions.clone());
             let connections = Tasks::new(core.runtime().clone(), self.running.connections.clone());
@@ -145,6 +155,7 @@ impl App {
                 connections,
             });
         }
+        self.origins = origins;
         Ok(())
     }
 
@@ -184,11 +195,36 @@ impl App {
         for verifier in &self.proxy.verifiers {
             own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
         }
+        let secured = Arc::clone(&self.secured);
+        own.detach(certificates::follow(
+            "server".to_owned(),
+            Arc::new(move || Some(secured.watched()? as Arc<dyn Follow>)),
+            own.clone(),
+            self.proxy.metrics.clone(),
+            self.running.stopped.clone(),
+        ));
+        for origin in self.origins {
+            if origin.tls().is_none() {
+                continue;
+            }
+            let which = match origin.upstream().name.as_str() {
+                "" => "upstream".to_owned(),
+                name => format!("upstreams.{name}"),
+            };
+            own.detach(certificates::follow(
+                which,
+                Arc::new(move || Some(Arc::clone(origin.tls()?) as Arc<dyn Follow>)),
+                own.clone(),
+                self.proxy.metrics.clone(),
+                self.running.stopped.clone(),
+            ));
+        }
         let app = Arc::new(Accepting {
             settings: Settings {
                 head_timeout: self.config.server.head_timeout,
                 max_head_bytes: self.config.server.max_head_bytes,
             },
+            secured: self.secured,
             workers: self.workers,
             connections: self.connections,
             refusals: Limit::new(MAX_REFUSALS),

@@ -17,7 +17,7 @@ const ARROWS: [(&str, &str); 19] = [
     ("cli", "config telemetry"),
     (
         "app",
-        "admin config core flight limit proxy server tasks telemetry upstream",
+        "admin config core flight limit proxy server tasks telemetry tls upstream",
     ),
     ("demo", "server tasks"),
     (

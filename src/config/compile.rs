@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::{
     Config, Loaded, Printed, Problems, Published, Upstream, environment,
-    identity::{self, Replays, Usage, Verifiers},
+    identity::{self, Certificates, Replays, Usage, Verifiers},
     problem::{Problem, Refusal},
     reader::{Layer, Report, Section, Show},
     route::{self, Ground},
@@ -127,6 +127,7 @@ fn compile(report: &Report, table: Table) -> Option<Config> {
         identity: identity.layers().to_vec(),
         upstreams,
         verifiers: Verifiers::default(),
+        certificates: Certificates::of(server.as_ref()),
     };
     // With routes, each of them says who its callers are; this is what they say it over.
     let usage = if root.find("route").is_some() {
@@ -134,7 +135,7 @@ fn compile(report: &Report, table: Table) -> Option<Config> {
     } else {
         Usage::InEffect(Replays::of_defaults(&root))
     };
-    let identity = identity::identity(identity, &ground.verifiers, usage);
+    let identity = identity::identity(identity, &ground.verifiers, ground.certificates, usage);
     let telemetry = server::telemetry(root.child("telemetry", Show::All));
     let policy = root.child("policy", Show::All);
     ground.policy = policy.layers().to_vec();

@@ -3,6 +3,7 @@
 use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 
 use super::{
+    Server,
     address::host_and_port,
     problem::Refusal,
     reader::{Report, Reported, Section, Show},
@@ -17,6 +18,7 @@ use crate::{
         policy::{CallerPart, Identity, MissingCaller},
     },
     identity::{self, KeySet, Scheme, Settings, Source, Url},
+    tls::ClientAuth,
 };
 
 /// Every verifier that an identity needs, once; and the files that were read for them.
@@ -95,10 +97,30 @@ impl Replays {
     }
 }
 
+/// Whether clients are asked for certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Certificates {
+    /// They are, or `[server]` cannot be read, which is a problem of its own.
+    Asked,
+    /// They are not.
+    Unasked,
+}
+
+impl Certificates {
+    /// By `[server.tls]`.
+    pub(super) fn of(server: Option<&Server>) -> Self {
+        match server.map(|server| server.tls.as_ref().map(|tls| &tls.client_auth)) {
+            Some(None | Some(ClientAuth::Off)) => Self::Unasked,
+            None | Some(Some(ClientAuth::Optional(_) | ClientAuth::Required(_))) => Self::Asked,
+        }
+    }
+}
+
 /// Reads `[identity]`, or a route's own over it.
 pub(super) fn identity(
     mut section: Section<'_>,
     verifiers: &Verifiers,
+    certificates: Certificates,
     usage: Usage,
 ) -> Option<Identity> {
     let s = &mut section;
@@ -119,6 +141,15 @@ pub(super) fn identity(
             "from",
             "\"sigv4\" names its caller without proof, so that anybody could read another's stored answers: \
              it needs trust_unverified = true, or the route's replay_auth",
+        );
+    }
+    if has(|part| *part == CallerPart::ClientCert)
+        && certificates == Certificates::Unasked
+        && matches!(usage, Usage::InEffect(_))
+    {
+        s.object(
+            "from",
+            "\"client-cert\" needs clients that show one: client_auth = \"required\" or \"optional\" in [server.tls]",
         );
     }
     let claims = has(|part| matches!(part, CallerPart::Jwt(_)));

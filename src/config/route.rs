@@ -6,7 +6,7 @@ use http::Method;
 
 use super::{
     Config, Route, Upstream,
-    identity::{self, Replays, Usage, Verifiers},
+    identity::{self, Certificates, Replays, Usage, Verifiers},
     policy,
     problem::Refusal,
     reader::{Layer, Report, Section, Show},
@@ -28,6 +28,8 @@ pub(super) struct Ground {
     pub(super) upstreams: Vec<(String, Option<Upstream>)>,
     /// What identities index.
     pub(super) verifiers: Verifiers,
+    /// What identities may ask for.
+    pub(super) certificates: Certificates,
 }
 
 /// Reads every route; what is wrong with several together is found too.
@@ -103,6 +105,7 @@ fn route<'a>(
     let identity = identity::identity(
         s.child_over("identity", Show::All, ground.identity.clone()),
         &ground.verifiers,
+        ground.certificates,
         usage,
     );
     let policy = policy::policy(s, identity);

@@ -19,7 +19,10 @@ use super::{
     policy::{CallerPart, Identity, MissingCaller},
 };
 
+mod certified;
 mod sigv4;
+
+pub use certified::Certified;
 
 /// A caller, as SHA-256 over its framed parts: no credential is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,15 +57,6 @@ pub struct Peer<'a> {
     pub address: Option<IpAddr>,
     /// Who its verified certificate says it is. `None`: it has none.
     pub certificate: Option<&'a Certified>,
-}
-
-/// Who a certificate is for. It was verified before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Certified {
-    /// The one URI in its alternative names that is a SPIFFE id.
-    Spiffe(String),
-    /// Its subject, as it is encoded (DER). Two encodings of one name are two callers.
-    Subject(Vec<u8>),
 }
 
 /// What became of the request's bearer token.
@@ -106,6 +100,7 @@ pub fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, CallerMissing>
 ///   be told, and neither a stranger's scope nor the anonymous one is the right place for it.
 /// - A claim counts with its kind, so that `7` and `"7"` are two callers; an absent one, `null` and an empty string are
 ///   missing; an array or object is refused whatever `missing` says, and so is a token that was.
+/// - A certificate that names nobody, or several, is refused whatever `missing` says.
 /// - For `sigv4` an Authorization that is not written as AWS does, or comes on several lines, is refused likewise.
 ///
 /// # Errors
@@ -158,6 +153,7 @@ pub fn identify(
                     frame(&mut hash, &[b"client-cert", b"subject"]);
                     one_value(&mut hash, Some(name))
                 }
+                Some(Certified::Unclear) => return Err(CallerMissing),
                 None => {
                     frame(&mut hash, &[b"client-cert"]);
                     one_value(&mut hash, None)

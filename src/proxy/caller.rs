@@ -34,7 +34,7 @@ impl Proxy {
             headers,
             &caller::Peer {
                 address,
-                certificate: None,
+                certificate: peer.certificate.as_ref(),
             },
             &token,
         )

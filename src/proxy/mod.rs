@@ -44,6 +44,7 @@ pub use self::{
 use crate::{
     config::Route,
     core::{
+        caller::Certified,
         carrier::BodyKind,
         framing,
         headers::{self, Arrival},
@@ -128,6 +129,8 @@ pub struct Peer {
     pub address: Option<IpAddr>,
     /// The same as upstreams are told.
     pub arrival: Arrival,
+    /// Who its certificate says it is, which was verified; `None`: it has shown none.
+    pub certificate: Option<Certified>,
 }
 
 impl Peer {
@@ -143,7 +146,16 @@ impl Peer {
                 trusted: address.is_some_and(|ip| trusted.iter().any(|net| net.contains(&ip))),
                 proto: HeaderValue::from_static("http"),
             },
+            certificate: None,
         }
+    }
+
+    /// The same peer, over TLS, with the certificate that it has shown.
+    #[must_use]
+    pub fn over_tls(mut self, certificate: Option<Certified>) -> Self {
+        self.arrival.proto = HeaderValue::from_static("https");
+        self.certificate = certificate;
+        self
     }
 }
 

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use rustls::ServerConfig;
+use tokio::time::Instant;
+
 use super::{
-    connection::{self, Settings},
+    connection::{self, Negotiated, Settings},
     drain::Drain,
     listen::Listener,
+    tls::{Secured, handshake},
     worker::{Core, Load},
 };
 use crate::{
     limit::{Limit, Permit},
-    net::Stream,
+    net::{Detached, Stream},
     proxy::{Peer, Proxy, Worker},
     tasks::Tasks,
     telemetry::metrics::{Limit as LimitName, Side},
@@ -32,6 +36,8 @@ pub struct Serving {
 pub struct Accepting {
     /// How connections are served.
     pub settings: Settings,
+    /// Whether over TLS.
+    pub secured: Arc<Secured>,
     /// By whom; never empty.
     pub workers: Vec<Serving>,
     /// `max_connections`
@@ -76,20 +82,34 @@ impl Accepting {
         };
         let load: Load = serving.core.take_one();
         let counted = self.proxy.metrics.connection(Side::Client);
-        let worker = Arc::clone(&serving.worker);
-        let (settings, drain) = (self.settings, self.drain.clone());
-        serving.connections.spawn(async move {
-            match stream.attach() {
-                Ok(stream) => connection::serve(stream, worker, peer, settings, drain).await,
-                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
-            }
-            drop((permit, load, counted));
-        });
+        let connection = Connection {
+            stream,
+            worker: Arc::clone(&serving.worker),
+            peer,
+            settings: self.settings,
+            drain: self.drain.clone(),
+        };
+        let held = (permit, load, counted);
+        // Two tasks rather than one that does either, for that would have the size of the larger.
+        match self.secured.config() {
+            None => serving.connections.spawn(async move {
+                connection.serve().await;
+                drop(held);
+            }),
+            Some(config) => serving.connections.spawn(async move {
+                connection.serve_over_tls(config).await;
+                drop(held);
+            }),
+        };
     }
 
-    /// Over `max_connections`: 503 and the end, by one of the workers.
+    /// Over `max_connections`: 503 and the end, by one of the workers. Over TLS only the end: to tell it would take the handshake, which
+    /// is what costs most.
     fn refuse(&self, stream: Stream) {
         self.proxy.metrics.limit_refused(LimitName::MaxConnections);
+        if self.secured.watched().is_some() {
+            return;
+        }
         if let (Some(permit), Some(serving), Ok(stream)) =
             (self.refusals.take(1), self.workers.first(), stream.detach())
         {
@@ -102,4 +122,68 @@ impl Accepting {
             });
         }
     }
+}
+
+/// A connection on its way to the worker that serves it.
+struct Connection {
+    stream: Detached,
+    worker: Arc<Worker>,
+    peer: Peer,
+    settings: Settings,
+    drain: Drain,
+}
+
+impl Connection {
+    async fn serve(self) {
+        let Some(stream) = attach(self.stream) else {
+            return;
+        };
+        let (negotiated, peer) = (Negotiated::Unsaid, self.peer);
+        connection::serve(
+            stream,
+            negotiated,
+            self.worker,
+            peer,
+            self.settings,
+            self.drain,
+        )
+        .await;
+    }
+
+    async fn serve_over_tls(self, config: Arc<ServerConfig>) {
+        let Some(stream) = attach(self.stream) else {
+            return;
+        };
+        let heads = Arc::clone(&self.worker.heads);
+        let deadline = Instant::now() + self.settings.head_timeout;
+        let shaken = tokio::select! {
+            biased;
+            shaken = handshake(stream, config, &heads, deadline) => shaken,
+            // It has no request that could be waited for.
+            () = self.drain.begun() => return,
+        };
+        match shaken {
+            Ok(shaken) => {
+                let peer = self.peer.over_tls(shaken.certificate);
+                let (stream, negotiated) = (shaken.stream, shaken.negotiated);
+                connection::serve(
+                    stream,
+                    negotiated,
+                    self.worker,
+                    peer,
+                    self.settings,
+                    self.drain,
+                )
+                .await;
+            }
+            Err(why) => self.worker.proxy.metrics.handshake_failed(why),
+        }
+    }
+}
+
+fn attach(stream: Detached) -> Option<Stream> {
+    stream
+        .attach()
+        .inspect_err(|error| tracing::warn!(%error, "a connection could not be taken over"))
+        .ok()
 }

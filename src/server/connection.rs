@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::{
     core::{policy::Errors, problem::Problem},
@@ -33,18 +33,32 @@ pub struct Settings {
     pub max_head_bytes: usize,
 }
 
+/// What was agreed on before the first byte of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Negotiated {
+    /// HTTP/2, by ALPN `h2`.
+    Http2,
+    /// HTTP/1.1, by ALPN `http/1.1`.
+    Http1,
+    /// Nothing: in cleartext, or without ALPN. The first bytes tell (RFC 9113, section 3.3).
+    Unsaid,
+}
+
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
 
 /// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
 /// `Connection: close`.
-pub async fn serve(
-    stream: Stream,
+pub async fn serve<S>(
+    stream: S,
+    _negotiated: Negotiated,
     worker: Arc<Worker>,
     peer: Peer,
     settings: Settings,
     drain: Drain,
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let peer = Arc::new(peer);
     let requests = Requests::default();
     let counted = requests.clone();

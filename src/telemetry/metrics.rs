@@ -12,6 +12,9 @@
 //! | `idem_proxy_limit_level` | gauge | limit: how much of a bound is taken, where its owner says |
 //! | `idem_proxy_limit_refusals_total` | counter | limit: what was refused over a bound |
 //! | `idem_proxy_upstream_connect_failures_total` | counter | upstream, reason |
+//! | `idem_proxy_tls_handshake_failures_total` | counter | reason: clients' handshakes that failed |
+//! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
+//! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
@@ -30,8 +33,8 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
-    ConnectFailure, EvictionCause, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp,
-    StoreResult,
+    ConnectFailure, EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass,
+    StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
@@ -52,16 +55,22 @@ struct Inner {
     connections: Table<Side, Connections>,
     reloads: Table<Reload, Counter>,
     refusals: Table<Limit, Counter>,
+    handshakes: Table<Handshake, Counter>,
+    certificate_reloads: Table<Reload, Counter>,
     // The locks below are taken at start and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
     upstreams: Mutex<Vec<UpstreamMetrics>>,
     levels: Mutex<Vec<(Limit, ReadLevel)>>,
+    certificates: Mutex<Vec<(String, ReadExpiry)>>,
     log: Mutex<Option<LineWriter>>,
     process: ProcessCollector,
 }
 
 /// Reads a bound's level when the text is asked for.
 pub type ReadLevel = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Reads when a certificate expires, in seconds since the epoch, when the text is asked for; `None`: there is none now.
+pub type ReadExpiry = Arc<dyn Fn() -> Option<i64> + Send + Sync>;
 
 /// Reads a store's levels when the text is asked for.
 pub type ReadStoreLevels = Arc<dyn Fn() -> StoreLevels + Send + Sync>;
@@ -94,9 +103,12 @@ impl Metrics {
             connections: Table::new(Connections::default),
             reloads: Table::new(Counter::default),
             refusals: Table::new(Counter::default),
+            handshakes: Table::new(Counter::default),
+            certificate_reloads: Table::new(Counter::default),
             stores: Mutex::default(),
             upstreams: Mutex::default(),
             levels: Mutex::default(),
+            certificates: Mutex::default(),
             log: Mutex::default(),
             process: ProcessCollector::for_self(),
         }))
@@ -160,6 +172,14 @@ impl Metrics {
         levels.push((limit, read));
     }
 
+    /// From now on `read` tells when the certificate of this section of the configuration expires. It takes the place of one told
+    /// before.
+    pub fn watch_certificate(&self, which: String, read: ReadExpiry) {
+        let mut certificates = self.0.certificates.lock();
+        certificates.retain(|(other, _)| *other != which);
+        certificates.push((which, read));
+    }
+
     /// From now on the lines that this writer dropped are counted.
     pub fn watch_log(&self, writer: LineWriter) {
         *self.0.log.lock() = Some(writer);
@@ -185,6 +205,16 @@ impl Metrics {
     /// Counts a configuration that was reloaded, or was not.
     pub fn config_reload(&self, result: Reload) {
         self.0.reloads.on(result, Counter::add_one);
+    }
+
+    /// Counts changed certificates that are in use now, or were refused.
+    pub fn certificate_reload(&self, result: Reload) {
+        self.0.certificate_reloads.on(result, Counter::add_one);
+    }
+
+    /// Counts a client's TLS handshake that failed.
+    pub fn handshake_failed(&self, why: Handshake) {
+        self.0.handshakes.on(why, Counter::add_one);
     }
 
     /// Everything in the Prometheus text format 0.0.4. It reads `/proc`: not for a thread that serves.

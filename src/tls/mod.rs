@@ -17,11 +17,11 @@ use std::{path::PathBuf, sync::Arc};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 pub use self::{
-    certificate::{Expiry, expiry},
+    certificate::{Expiry, Named, expiry, named},
     client::{Alpn, Client, client_config},
     files::{ClientAuth, Pair, ServerFiles, UpstreamFiles, certificates, private_key, roots},
     server::server_config,
-    watch::{Look, Watched},
+    watch::{Follow, Look, Watched},
 };
 
 /// Why TLS cannot be spoken.

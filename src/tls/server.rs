@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::{
     ServerConfig,
-    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 
 use super::{
@@ -35,6 +35,11 @@ pub fn server_config(files: &ServerFiles) -> Result<Arc<ServerConfig>, Unusable>
         )
     })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    if !matches!(client_auth, ClientAuth::Off) {
+        // A session that is resumed shows no certificate: it would outlive the one that it began with.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(Arc::new(config))
 }
 

@@ -23,8 +23,14 @@ pub struct Watched<T> {
     cert: Option<PathBuf>,
     build: Box<Build<T>>,
     current: ArcSwap<Made<T>>,
-    /// The content that was last looked at, usable or not.
-    seen: Mutex<[u8; 32]>,
+    seen: Mutex<Seen>,
+}
+
+/// What was last looked at.
+struct Seen {
+    content: [u8; 32],
+    /// Why it cannot be used, until that is said.
+    refused: Option<Unusable>,
 }
 
 struct Made<T> {
@@ -40,8 +46,28 @@ pub enum Look {
     Same,
     /// They have changed, and what is made of them now is in use.
     Applied,
-    /// They have changed, and what is in them cannot be used: what was there before still is. Said once for each change.
+    /// They have changed, and what is in them cannot be used: what was there before still is. Said once for each change, and only
+    /// when a second look finds the same: the first may have come while they were being written.
     Refused(Unusable),
+}
+
+/// What is followed, whatever is made of it.
+pub trait Follow: Send + Sync {
+    /// As [`Watched::look`].
+    fn look(&self) -> Look;
+
+    /// As [`Watched::expiry`].
+    fn expiry(&self) -> Option<Expiry>;
+}
+
+impl<T: Send + Sync> Follow for Watched<T> {
+    fn look(&self) -> Look {
+        self.look()
+    }
+
+    fn expiry(&self) -> Option<Expiry> {
+        self.expiry()
+    }
 }
 
 impl<T> Watched<T> {
@@ -56,7 +82,7 @@ impl<T> Watched<T> {
         build: impl Fn() -> Result<Arc<T>, Unusable> + Send + Sync + 'static,
     ) -> Result<Self, Unusable> {
         // Read before it is built: what changes in between is found by the next look.
-        let seen = content(&files);
+        let content = content(&files);
         let build: Box<Build<T>> = Box::new(build);
         let made = make(build.as_ref(), cert.as_ref())?;
         Ok(Self {
@@ -64,7 +90,10 @@ impl<T> Watched<T> {
             cert,
             build,
             current: ArcSwap::from_pointee(made),
-            seen: Mutex::new(seen),
+            seen: Mutex::new(Seen {
+                content,
+                refused: None,
+            }),
         })
     }
 
@@ -84,17 +113,21 @@ impl<T> Watched<T> {
     /// does.
     pub fn look(&self) -> Look {
         let mut seen = self.seen.lock();
-        let now = content(&self.files);
-        if *seen == now {
-            return Look::Same;
+        let content = content(&self.files);
+        if seen.content == content {
+            return seen.refused.take().map_or(Look::Same, Look::Refused);
         }
-        *seen = now;
+        seen.content = content;
+        seen.refused = None;
         match make(self.build.as_ref(), self.cert.as_ref()) {
             Ok(made) => {
                 self.current.store(Arc::new(made));
                 Look::Applied
             }
-            Err(why) => Look::Refused(why),
+            Err(why) => {
+                seen.refused = Some(why);
+                Look::Same
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Origin {
     pub(super) upstream: config::Upstream,
-    pub(super) tls: Option<Watched<ClientConfig>>,
+    pub(super) tls: Option<Arc<Watched<ClientConfig>>>,
     /// Idle HTTP/1 connections on all workers.
     pub(super) idle_total: AtomicUsize,
     pub(super) seen: UpstreamMetrics,
@@ -32,7 +32,7 @@ impl Origin {
         let offer = offer(upstream.protocol);
         let tls = upstream.tls.clone().map(|files| files.watched(offer));
         Ok(Arc::new(Self {
-            tls: tls.transpose()?,
+            tls: tls.transpose()?.map(Arc::new),
             idle_total: AtomicUsize::new(0),
             seen: metrics.upstream(&upstream.name),
             metrics,
@@ -67,7 +67,7 @@ impl Origin {
 
     /// What TLS to it is spoken by, made anew when its files change; `None`: it is called in cleartext.
     #[must_use]
-    pub fn tls(&self) -> Option<&Watched<ClientConfig>> {
+    pub fn tls(&self) -> Option<&Arc<Watched<ClientConfig>>> {
         self.tls.as_ref()
     }
 }

@@ -54,3 +54,7 @@ mod records;
 mod replays;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod tls;
+#[cfg(test)]
+mod tls_files;

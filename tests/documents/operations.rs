@@ -16,8 +16,8 @@ use idem_proxy::{
         access::{AccessLog, Line},
         log,
         metrics::{
-            EvictionCause, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp,
-            StoreResult,
+            EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass,
+            StoreOp, StoreResult,
         },
     },
 };
@@ -244,6 +244,15 @@ fn every_reason_to_refuse_a_token_is_listed() {
 }
 
 #[test]
+fn every_reason_that_a_handshake_fails_for_is_explained() {
+    let operations = file("docs/operations.md");
+    let rows = table(&operations, "handshake");
+    let listed: Vec<&str> = rows.iter().map(|row| word(row[0])).collect();
+    let own: Vec<&str> = Handshake::ALL.iter().map(|value| value.as_str()).collect();
+    assert_eq!(listed, own);
+}
+
+#[test]
 fn every_label_has_its_values() {
     let operations = file("docs/operations.md");
     let mut rows = table(&operations, "label");
@@ -295,6 +304,10 @@ fn every_label_has_its_values() {
     check(
         "`result` of a reload",
         Reload::ALL.iter().map(|value| value.as_str()).collect(),
+    );
+    check(
+        "`reason` of a failed handshake",
+        Handshake::ALL.iter().map(|value| value.as_str()).collect(),
     );
     assert!(rows.is_empty(), "{rows:?}");
 }

@@ -23,9 +23,12 @@ const DOCUMENTS: [&str; 7] = [
 #[test]
 fn every_configuration_of_a_document_loads() {
     let mut loads = Vec::new();
+    let folder = certificates();
+    let etc = format!("{}/", folder.path().display());
     for path in DOCUMENTS {
         let text = file(path);
         for block in blocks(&text, "toml") {
+            let block = &block.replace("/etc/idem-proxy/", &etc);
             let loaded = config::parse(path, block, []).loaded();
             let loaded = loaded.unwrap_or_else(|problems| panic!("{path}: {block}\n{problems}"));
             assert_eq!(loaded.warnings, Vec::<String>::new(), "{path}: {block}");
@@ -35,6 +38,22 @@ fn every_configuration_of_a_document_loads() {
     for path in ["README.md", "docs/dialects.md", "docs/migrating.md"] {
         assert!(loads.contains(&path), "{path} shows no configuration");
     }
+}
+
+/// The files that documents name below `/etc/idem-proxy`, in a folder of their own.
+fn certificates() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate").pem();
+    for (name, text) in [
+        ("tls.crt", &certificate),
+        ("tls.key", &key.serialize_pem()),
+        ("clients.crt", &certificate),
+    ] {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    }
+    folder
 }
 
 #[test]
@@ -183,5 +202,6 @@ fn everything() -> String {
         .operation(StoreOp::Look, StoreResult::Ok, moment);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
+    metrics.watch_certificate("server".to_owned(), Arc::new(|| Some(0)));
     String::from_utf8(metrics.render()).expect("text")
 }

@@ -246,6 +246,28 @@ fn an_address_is_one_caller_in_both_spellings() {
 }
 
 #[test]
+fn a_certificate_that_names_nobody_is_refused_and_a_missing_one_is_as_configured() {
+    let caller = |certificate: Option<&Certified>, missing| {
+        let peer = Peer {
+            address: None,
+            certificate,
+        };
+        identify(
+            &rule(&[CallerPart::ClientCert], missing),
+            &HeaderMap::new(),
+            &peer,
+            &Token::Absent,
+        )
+    };
+    let unclear = Some(&Certified::Unclear);
+    for missing in [MissingCaller::Reject, MissingCaller::Anonymous] {
+        assert_eq!(caller(unclear, missing), Err(CallerMissing));
+    }
+    assert_eq!(caller(None, MissingCaller::Reject), Err(CallerMissing));
+    assert!(caller(None, MissingCaller::Anonymous).is_ok());
+}
+
+#[test]
 fn the_client_is_the_right_most_address_that_is_not_trusted() {
     let trusted: Vec<IpNet> = ["10.0.0.0/8", "fd00::/8"]
         .map(|net| net.parse().expect("a network"))

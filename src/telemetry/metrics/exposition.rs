@@ -20,6 +20,7 @@ pub(super) fn render(inner: &Inner) -> Vec<u8> {
     stores(inner, &mut families);
     upstreams(inner, &mut families);
     house(inner, &mut families);
+    tls(inner, &mut families);
     families.extend(inner.process.collect());
     // A family without a sample is an error to the encoder.
     families.retain(|family| !family.get_metric().is_empty());
@@ -257,6 +258,32 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
         "Log lines that found the queue full or could not be written.",
         MetricType::COUNTER,
         vec![counter(&[], dropped)],
+    ));
+}
+
+/// Certificates, and handshakes.
+fn tls(inner: &Inner, families: &mut Vec<MetricFamily>) {
+    families.push(family(
+        "idem_proxy_tls_handshake_failures_total",
+        "Clients' TLS handshakes that failed, by the reason.",
+        MetricType::COUNTER,
+        counters("reason", &inner.handshakes),
+    ));
+    families.push(family(
+        "idem_proxy_certificate_reloads_total",
+        "Changed certificates that are in use now, or were refused.",
+        MetricType::COUNTER,
+        counters("result", &inner.certificate_reloads),
+    ));
+    let watched = inner.certificates.lock().clone();
+    let expiry = |(which, read): &(String, super::ReadExpiry)| {
+        Some(gauge(&[("which", which)], signed(read()?)))
+    };
+    families.push(family(
+        "idem_proxy_certificate_expiry_seconds",
+        "When the certificate in use expires, in seconds since the epoch.",
+        MetricType::GAUGE,
+        watched.iter().filter_map(expiry).collect(),
     ));
 }
 

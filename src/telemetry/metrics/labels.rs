@@ -218,12 +218,32 @@ labels! {
 }
 
 labels! {
-    /// What became of a new configuration: `result`.
+    /// What became of a new configuration, or of changed certificates: `result`.
     pub enum Reload {
         /// It is in effect.
         Applied = "applied",
         /// The old one stays.
         Refused = "refused",
+    }
+}
+
+labels! {
+    /// Why a client's TLS handshake failed: `reason`.
+    pub enum Handshake {
+        /// It was not over within `head_timeout`.
+        Late = "late",
+        /// The client closed the connection first, as what only probes a port does.
+        Gone = "gone",
+        /// What came is no TLS, such as HTTP in cleartext.
+        NotTls = "not_tls",
+        /// Nothing that both speak: a version before 1.2, ciphers, or no common ALPN protocol.
+        Incompatible = "incompatible",
+        /// The client's certificate is missing where it is required, or not one that is believed.
+        ClientCertificate = "client_certificate",
+        /// The client refused, as one does that does not believe the server's certificate.
+        Refused = "refused",
+        /// Anything else.
+        Broken = "broken",
     }
 }
 
@@ -285,6 +305,10 @@ mod tests {
             ("client upstream", texts::<Side>()),
             ("dns connect timeout tls", texts::<ConnectFailure>()),
             ("applied refused", texts::<Reload>()),
+            (
+                "late gone not_tls incompatible client_certificate refused broken",
+                texts::<Handshake>(),
+            ),
             (
                 "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections",
                 texts::<Limit>(),

@@ -7,6 +7,8 @@ use super::*;
 /// Name, type, labels: contract, section 11, then what the module's doc adds.
 const TABLE: &[(&str, &str, &str)] = &[
     ("idem_proxy_build_info", "gauge", "version"),
+    ("idem_proxy_certificate_expiry_seconds", "gauge", "which"),
+    ("idem_proxy_certificate_reloads_total", "counter", "result"),
     ("idem_proxy_claims_lost_total", "counter", "route"),
     ("idem_proxy_config_reloads_total", "counter", "result"),
     ("idem_proxy_connections", "gauge", "side"),
@@ -39,6 +41,11 @@ const TABLE: &[(&str, &str, &str)] = &[
         "idem_proxy_upstream_connect_failures_total",
         "counter",
         "reason upstream",
+    ),
+    (
+        "idem_proxy_tls_handshake_failures_total",
+        "counter",
+        "reason",
     ),
     (
         "idem_proxy_upstream_duration_seconds",
@@ -90,6 +97,7 @@ fn touch(metrics: &Metrics) {
         .upstream("billing")
         .connect_failed(ConnectFailure::Dns);
     metrics.watch_limit(Limit::MaxExecutions, Arc::new(|| 7));
+    metrics.watch_certificate("server".to_owned(), Arc::new(|| Some(7)));
 }
 
 #[test]
@@ -222,6 +230,19 @@ fn upstream_calls_are_timed_by_class() {
         sample(&metrics, &series)
     };
     assert_eq!([count("none"), count("5xx")], ["1", "1"]);
+}
+
+#[test]
+fn a_certificate_is_told_while_there_is_one() {
+    let metrics = three_routes();
+    let expiry = |at: Option<i64>| {
+        metrics.watch_certificate("server".to_owned(), Arc::new(move || at));
+        let series = "idem_proxy_certificate_expiry_seconds{which=\"server\"}";
+        samples(&metrics).get(series).cloned()
+    };
+    assert_eq!(expiry(Some(1_893_456_000)).as_deref(), Some("1893456000"));
+    assert_eq!(expiry(Some(-1)).as_deref(), Some("-1"), "long ago");
+    assert_eq!(expiry(None), None);
 }
 
 #[test]

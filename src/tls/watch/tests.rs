@@ -78,6 +78,7 @@ fn what_cannot_be_used_is_refused_once_and_changes_nothing() {
 
     let (cert, _) = pair(40_000);
     fs::write(folder.path().join("cert.pem"), &cert).unwrap();
+    assert!(matches!(watched.look(), Look::Same), "more may come");
     let Look::Refused(why) = watched.look() else {
         panic!("a certificate without its key was taken");
     };
@@ -85,6 +86,7 @@ fn what_cannot_be_used_is_refused_once_and_changes_nothing() {
     assert!(matches!(watched.look(), Look::Same));
 
     fs::remove_file(folder.path().join("cert.pem")).unwrap();
+    assert!(matches!(watched.look(), Look::Same));
     assert!(matches!(watched.look(), Look::Refused(_)));
     assert!(matches!(watched.look(), Look::Same));
     assert!(Arc::ptr_eq(&before, &watched.current()));
@@ -92,6 +94,21 @@ fn what_cannot_be_used_is_refused_once_and_changes_nothing() {
 
     write(folder.path(), &good);
     assert!(matches!(watched.look(), Look::Applied));
+}
+
+#[test]
+fn files_that_are_written_one_after_the_other_are_no_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &pair(30_000));
+    let watched = server(folder.path());
+    let (cert, key) = pair(40_000);
+    fs::write(folder.path().join("cert.pem"), cert).unwrap();
+    assert!(matches!(watched.look(), Look::Same));
+    assert_eq!(expires(&watched), 30_000);
+    fs::write(folder.path().join("key.pem"), key).unwrap();
+    assert!(matches!(watched.look(), Look::Applied));
+    assert!(matches!(watched.look(), Look::Same));
+    assert_eq!(expires(&watched), 40_000);
 }
 
 #[test]
@@ -158,6 +175,7 @@ fn no_key_is_told() {
     // Its first line is a good key's; what is wrong with the rest is told without it.
     fs::write(folder.path().join("key.pem"), format!("{key}-----BEGIN")).unwrap();
     fs::write(folder.path().join("cert.pem"), pair(40_000).0).unwrap();
+    assert!(matches!(watched.look(), Look::Same));
     let Look::Refused(why) = watched.look() else {
         panic!("a key of another certificate was taken");
     };

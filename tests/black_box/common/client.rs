@@ -3,9 +3,13 @@
 
 use std::{
     collections::VecDeque,
+    io,
     net::{IpAddr, SocketAddr, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use rustls::{ClientConfig, ClientConnection};
 
 use super::{
     PATIENCE,
@@ -208,6 +212,28 @@ impl Client {
             .connect(&to.into())
             .expect("the proxy takes connections");
         Self::on(socket.into())
+    }
+
+    /// A connection over TLS, to `localhost`, or why the handshake failed.
+    pub(crate) fn over_tls(to: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Self> {
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let name = "localhost".try_into().map_err(io::Error::other)?;
+        let session = ClientConnection::new(Arc::clone(config), name);
+        let mut session = session.map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut stream)?;
+        }
+        Ok(Self {
+            wire: Wire::over_tls(stream, session),
+            asked: VecDeque::new(),
+        })
+    }
+
+    /// What the TLS session says of itself.
+    pub(crate) fn session(&mut self) -> &mut ClientConnection {
+        self.wire.session().expect("a connection over TLS")
     }
 
     fn on(stream: TcpStream) -> Self {

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) mod authority;
 mod client;
 mod expect;
 mod performing;

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustls::{ClientConnection, Stream};
+
 /// Why a message could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -151,6 +153,8 @@ impl Head {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
+    /// The session that it is read and written through, where there is one.
+    tls: Option<Box<ClientConnection>>,
     buffer: Vec<u8>,
 }
 
@@ -160,8 +164,21 @@ impl Wire {
         let _ = stream.set_nodelay(true);
         Self {
             stream,
+            tls: None,
             buffer: Vec::new(),
         }
+    }
+
+    /// The same through this session, whose handshake comes with the first byte.
+    pub(crate) fn over_tls(stream: TcpStream, session: ClientConnection) -> Self {
+        Self {
+            tls: Some(Box::new(session)),
+            ..Self::new(stream)
+        }
+    }
+
+    pub(crate) fn session(&mut self) -> Option<&mut ClientConnection> {
+        self.tls.as_deref_mut()
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -170,7 +187,14 @@ impl Wire {
 
     /// Writes all of `bytes`.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.stream.write_all(bytes)
+        match &mut self.tls {
+            None => self.stream.write_all(bytes),
+            Some(session) => {
+                let mut stream = Stream::new(session.as_mut(), &mut self.stream);
+                stream.write_all(bytes)?;
+                stream.flush()
+            }
+        }
     }
 
     /// No more bytes from this side; the other may go on.
@@ -194,7 +218,11 @@ impl Wire {
             .map_err(|_| Trouble::Reset)?;
         let mut space = vec![0; 64 * 1024];
         loop {
-            match self.stream.read(&mut space) {
+            let read = match &mut self.tls {
+                None => self.stream.read(&mut space),
+                Some(session) => Stream::new(session.as_mut(), &mut self.stream).read(&mut space),
+            };
+            match read {
                 Ok(count) => {
                     self.buffer.extend_from_slice(&space[..count]);
                     return Ok(count);
