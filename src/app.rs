@@ -1,9 +1,6 @@
 //! The application: what `main`, the demo and tests all build, serve and drain.
 
-use std::{
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -30,7 +27,7 @@ use crate::{
         metrics::{Limit as LimitName, Metrics},
     },
     tls::Follow,
-    upstream::{Pool, SWEEP_EVERY},
+    upstream::{Origin, Pool, SWEEP_EVERY},
 };
 
 /// A proxy that listens and is ready to serve.
@@ -40,6 +37,7 @@ pub struct App {
     proxy: Arc<Proxy>,
     workers: Vec<Serving>,
     secured: Arc<Secured>,
+    origins: Vec<Arc<Origin>>,
     listeners: Listeners,
     admin: Arc<AdminState>,
     health: Arc<Health>,
@@ -98,6 +96,7 @@ impl App {
             proxy: Arc::new(Proxy::new(&config, metrics, access)?),
             workers: Vec::new(),
             secured: Arc::new(secured),
+            origins: Vec::new(),
             listeners,
             admin: Arc::new(AdminState::new(metrics.clone(), Arc::clone(&health))),
             health,
@@ -106,7 +105,7 @@ impl App {
             config,
         };
         app.watch_limits(metrics);
-        app.start_workers(metrics);
+        app.start_workers(metrics)?;
         Ok(app)
     }
 
@@ -128,30 +127,20 @@ impl App {
         metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
     }
 
-    fn start_workers(&mut self, metrics: &Metrics) {
-        let idle_totals: Vec<_> = self
+    fn start_workers(&mut self, metrics: &Metrics) -> anyhow::Result<()> {
+        let origins: Vec<Arc<Origin>> = self
             .config
             .upstreams
             .iter()
-            .map(|_| Arc::new(AtomicUsize::new(0)))
-            .collect();
+            .map(|upstream| Origin::new(upstream.clone(), metrics.clone()))
+            .collect::<Result<_, _>>()
+            .context("no TLS to upstreams")?;
         for core in self.running.cores.take() {
             let executions = Tasks::new(core.runtime().clone(), self.running.executions.clone());
             let connections = Tasks::new(core.runtime().clone(), self.running.connections.clone());
-            let pool = |(upstream, total): (&crate::config::Upstream, &Arc<AtomicUsize>)| {
-                Pool::new(
-                    upstream.clone(),
-                    Arc::clone(total),
-                    executions.clone(),
-                    metrics.clone(),
-                )
-            };
-            let pools: Vec<Pool> = self
-                .config
-                .upstreams
+            let pools: Vec<Pool> = origins
                 .iter()
-                .zip(&idle_totals)
-                .map(pool)
+                .map(|origin| Pool::new(Arc::clone(origin), executions.clone()))
                 .collect();
             connections.detach(sweep_pools(pools.clone(), self.running.stopped.clone()));
             let worker = Arc::new(Worker {
@@ -166,6 +155,8 @@ impl App {
                 connections,
             });
         }
+        self.origins = origins;
+        Ok(())
     }
 
     /// The addresses that clients connect to.
@@ -212,6 +203,22 @@ impl App {
             self.proxy.metrics.clone(),
             self.running.stopped.clone(),
         ));
+        for origin in self.origins {
+            if origin.tls().is_none() {
+                continue;
+            }
+            let which = match origin.upstream().name.as_str() {
+                "" => "upstream".to_owned(),
+                name => format!("upstreams.{name}"),
+            };
+            own.detach(certificates::follow(
+                which,
+                Arc::new(move || Some(Arc::clone(origin.tls()?) as Arc<dyn Follow>)),
+                own.clone(),
+                self.proxy.metrics.clone(),
+                self.running.stopped.clone(),
+            ));
+        }
         let app = Arc::new(Accepting {
             settings: Settings {
                 head_timeout: self.config.server.head_timeout,

@@ -49,16 +49,13 @@ impl Tasks {
     }
 }
 
-/// Starts what hyper wants started, untracked: the streams of an HTTP/2 connection, which end with it.
-#[derive(Clone, Debug)]
-pub struct Streams(pub Tasks);
-
-impl<F> hyper::rt::Executor<F> for Streams
+/// For hyper, whose HTTP/2 has tasks of its own; each ends with its connection.
+impl<F> hyper::rt::Executor<F> for Tasks
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    fn execute(&self, stream: F) {
-        drop(self.0.detach(stream));
+    fn execute(&self, task: F) {
+        self.detach(task);
     }
 }
 

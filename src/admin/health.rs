@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::telemetry::metrics::{Reached, UpstreamState};
+
 /// Where the process stands. Shared by whoever moves it and the admin listeners.
 #[derive(Debug, Default)]
 pub struct Health(AtomicU8);
@@ -72,17 +74,38 @@ impl Health {
 }
 
 impl Readiness {
-    /// `{"status":"not ready","reasons":["draining"]}`; without `reasons` where there are none.
+    /// `{"status":"not ready","reasons":["draining"],"upstreams":{"billing":{"state":"unreachable","for_s":12,"reason":"connect"}}}`;
+    /// without `reasons` where there are none. How the upstreams look changes nothing about the status.
     #[must_use]
-    pub fn to_json(&self) -> String {
+    pub fn to_json(&self, upstreams: &[(String, UpstreamState)]) -> String {
+        let upstreams: serde_json::Map<_, _> = upstreams
+            .iter()
+            .map(|(name, state)| (name.clone(), upstream_json(*state)))
+            .collect();
         let document = match self {
-            Self::Ready => serde_json::json!({"status": "ready"}),
+            Self::Ready => serde_json::json!({"status": "ready", "upstreams": upstreams}),
             Self::NotReady(reasons) => {
                 let reasons: Vec<_> = reasons.iter().map(|reason| reason.as_str()).collect();
-                serde_json::json!({"status": "not ready", "reasons": reasons})
+                serde_json::json!({
+                    "status": "not ready", "reasons": reasons, "upstreams": upstreams
+                })
             }
         };
         document.to_string()
+    }
+}
+
+fn upstream_json(state: UpstreamState) -> serde_json::Value {
+    match state {
+        UpstreamState::Untried => serde_json::json!({"state": "untried"}),
+        UpstreamState::Tried { reached, lasts } => match reached {
+            Reached::Yes => {
+                serde_json::json!({"state": "reachable", "for_s": lasts.as_secs()})
+            }
+            Reached::No(why) => serde_json::json!({
+                "state": "unreachable", "for_s": lasts.as_secs(), "reason": why.as_str()
+            }),
+        },
     }
 }
 
@@ -121,11 +144,36 @@ mod tests {
     #[test]
     fn reasons_are_told() {
         let not_ready = Readiness::NotReady(vec![Reason::Starting, Reason::Draining]);
-        let read: serde_json::Value = serde_json::from_str(&not_ready.to_json()).unwrap();
+        let read: serde_json::Value = serde_json::from_str(&not_ready.to_json(&[])).unwrap();
         assert_eq!(
             read,
-            serde_json::json!({"status": "not ready", "reasons": ["starting", "draining"]})
+            serde_json::json!({"status": "not ready", "reasons": ["starting", "draining"], "upstreams": {}})
         );
-        assert_eq!(Readiness::Ready.to_json(), r#"{"status":"ready"}"#);
+    }
+
+    #[test]
+    fn upstreams_are_told_and_change_no_status() {
+        let tried = |reached| UpstreamState::Tried {
+            reached,
+            lasts: std::time::Duration::from_millis(12_999),
+        };
+        let upstreams = [
+            (String::new(), tried(Reached::Yes)),
+            (
+                "billing".to_owned(),
+                tried(Reached::No(crate::telemetry::metrics::ConnectFailure::Tls)),
+            ),
+            ("ledger".to_owned(), UpstreamState::Untried),
+        ];
+        let read: serde_json::Value =
+            serde_json::from_str(&Readiness::Ready.to_json(&upstreams)).unwrap();
+        assert_eq!(
+            read,
+            serde_json::json!({"status": "ready", "upstreams": {
+                "": {"state": "reachable", "for_s": 12},
+                "billing": {"state": "unreachable", "for_s": 12, "reason": "tls"},
+                "ledger": {"state": "untried"},
+            }})
+        );
     }
 }

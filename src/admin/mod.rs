@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/livez` | 200 while the process serves |
-//! | `/readyz` | 200, or 503 with reasons |
+//! | `/readyz` | 200, or 503 with reasons; beside that how the upstreams look |
 //! | `/metrics` | the Prometheus text |
 //!
 //! GET and HEAD alone; 405 otherwise, 404 for any other path. Everything is bounded: [`MAX_CONNECTIONS`], the time
@@ -117,7 +117,7 @@ async fn answer(state: &AdminState, method: &Method, path: &str) -> Answer {
     }
     match endpoint {
         Endpoint::Livez => plain(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
-        Endpoint::Readyz => readiness(&state.health.readiness()),
+        Endpoint::Readyz => readiness(&state.health.readiness(), &state.metrics),
         Endpoint::Metrics => metrics(state.metrics.clone()).await,
     }
 }
@@ -129,12 +129,16 @@ enum Endpoint {
     Metrics,
 }
 
-fn readiness(readiness: &Readiness) -> Answer {
+fn readiness(readiness: &Readiness, metrics: &Metrics) -> Answer {
     let status = match readiness {
         Readiness::Ready => StatusCode::OK,
         Readiness::NotReady(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    plain(status, "application/json", readiness.to_json())
+    plain(
+        status,
+        "application/json",
+        readiness.to_json(&metrics.upstream_states()),
+    )
 }
 
 /// Rendering reads `/proc`, so it is done where it keeps no connection waiting.

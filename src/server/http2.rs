@@ -30,7 +30,6 @@ use super::{
 use crate::{
     core::{frames::Excess, headers},
     proxy::{Peer, Worker},
-    tasks::Streams,
     telemetry::metrics::Flood,
     timers::{Timer, Timers},
 };
@@ -87,7 +86,7 @@ pub(super) async fn serve<S>(
     });
     let max_head = u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX);
     let mut connection = pin!(
-        http2::Builder::new(Streams(worker.executions.clone()))
+        http2::Builder::new(worker.executions.clone())
             .timer(HeadTimer(Arc::clone(&worker.heads)))
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head)

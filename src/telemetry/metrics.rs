@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | `idem_proxy_limit_level` | gauge | limit: how much of a bound is taken, where its owner says |
 //! | `idem_proxy_limit_refusals_total` | counter | limit: what was refused over a bound |
+//! | `idem_proxy_upstream_connect_failures_total` | counter | upstream, reason |
 //! | `idem_proxy_tls_handshake_failures_total` | counter | reason: clients' handshakes that failed |
 //! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
 //! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
@@ -25,6 +26,7 @@ mod labels;
 mod series;
 #[cfg(test)]
 mod tests;
+mod upstream;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -32,10 +34,11 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
-    EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass, StoreOp,
-    StoreResult,
+    ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass,
+    StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
+pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
 use super::log::LineWriter;
 use crate::core::policy::RouteName;
 
@@ -58,6 +61,7 @@ struct Inner {
     floods: Table<Flood, Counter>,
     // The locks below are taken at start and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
+    upstreams: Mutex<Vec<UpstreamMetrics>>,
     levels: Mutex<Vec<(Limit, ReadLevel)>>,
     certificates: Mutex<Vec<(String, ReadExpiry)>>,
     log: Mutex<Option<LineWriter>>,
@@ -105,6 +109,7 @@ impl Metrics {
             certificate_reloads: Table::new(Counter::default),
             floods: Table::new(Counter::default),
             stores: Mutex::default(),
+            upstreams: Mutex::default(),
             levels: Mutex::default(),
             certificates: Mutex::default(),
             log: Mutex::default(),
@@ -131,6 +136,29 @@ impl Metrics {
         let store = StoreMetrics::new(kind);
         stores.push(store.clone());
         store
+    }
+
+    /// The part of the upstream of this name. To be asked for once, and held for as long as the upstream is called.
+    #[must_use]
+    pub fn upstream(&self, name: &str) -> UpstreamMetrics {
+        let mut upstreams = self.0.upstreams.lock();
+        if let Some(upstream) = upstreams.iter().find(|upstream| upstream.name() == name) {
+            return upstream.clone();
+        }
+        let upstream = UpstreamMetrics::new(name);
+        upstreams.push(upstream.clone());
+        upstream
+    }
+
+    /// How each upstream looks that is called, by its name.
+    #[must_use]
+    pub fn upstream_states(&self) -> Vec<(String, UpstreamState)> {
+        let upstreams = self.0.upstreams.lock();
+        upstreams
+            .iter()
+            .filter(|upstream| upstream.is_used())
+            .map(|upstream| (upstream.name().to_owned(), upstream.state()))
+            .collect()
     }
 
     /// From now on `read` tells the levels of the store of this kind. It takes the place of one told before.

@@ -1,15 +1,27 @@
 //! The side of the upstream: connections, their pool, and evidence of what was sent.
 //!
-//! Connections are hyper's connection-level client, for it alone gives a request back that was never started: the
-//! only proof that nothing was sent, beside a connection that could not be made.
+//! Connections are hyper's connection-level clients, for they alone give a request back that was never started: the best
+//! proof that nothing was sent, beside a connection that could not be made.
+//!
+//! - [`Origin`] is one upstream as all workers share it, [`Pool`] one worker's connections to it;
+//! - `connect` makes them: name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;
+//! - `heads` and `framing` refuse answers that cannot be believed;
+//! - `sent` says whether a request without an answer was sent.
 
+mod addresses;
 mod body;
 mod connect;
+mod framing;
+mod heads;
+mod multiplexed;
+mod origin;
 mod pool;
 mod sent;
+mod wire;
 
 pub use body::{Incomplete, OutgoingBody, Upload, UploadStage, UpstreamBody};
 pub(crate) use body::{Pause, next_piece};
+pub use origin::Origin;
 pub use pool::Pool;
 pub(crate) use pool::SWEEP_EVERY;
 pub use sent::{MaybeSent, NotSent, SendFailure};

@@ -1,10 +1,13 @@
-//! Connections to one upstream, kept on the worker that made them. Last in, first out, so that few stay warm and the
-//! rest grow old and go.
+//! Connections to one upstream, kept on the worker that made them.
+//!
+//! HTTP/1 connections serve one request at a time: the last in is the first out, so that few stay warm and the rest grow old and go.
+//! HTTP/2 connections serve many; which of the two an upstream speaks over TLS is learned from each connection that is made.
+//! A connection to a name ends after about five minutes, so that a name which leads elsewhere is followed.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -16,15 +19,19 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
-use super::{MaybeSent, NotSent, OutgoingBody, SendFailure, UpstreamBody, connect::connect};
-use crate::{
-    config,
-    tasks::Tasks,
-    telemetry::metrics::{Metrics, Side},
-    timers::Timers,
+use super::{
+    MaybeSent, NotSent, OutgoingBody, SendFailure, UpstreamBody,
+    addresses::lifetime,
+    connect::{Connected, Speaks, Unreached, Want, connect},
+    framing::{After, judge},
+    heads::{MAX_HEAD_BYTES, Turn, Watching},
+    multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
+    origin::Origin,
+    sent::Used,
 };
+use crate::{config, tasks::Tasks, timers::Timers};
 
 /// The connections of one worker to one upstream.
 #[derive(Clone, Debug)]
@@ -32,68 +39,87 @@ pub struct Pool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    upstream: config::Upstream,
-    /// Oldest first.
+    origin: Arc<Origin>,
+    /// HTTP/1 connections without a request. Oldest first.
     idle: Mutex<Vec<Idle>>,
-    /// Idle connections of this upstream on all workers.
-    idle_total: Arc<AtomicUsize>,
+    /// HTTP/2 connections that take requests.
+    multiplexed: Mutex<Vec<Kept>>,
+    /// Held while an HTTP/2 connection is made: whoever wants one too waits for it instead of making another.
+    opening: tokio::sync::Mutex<()>,
+    /// Whether HTTP/2 may be spoken: it is configured, or was chosen last, or nobody has asked yet.
+    may_speak_http2: AtomicBool,
     tasks: Tasks,
-    metrics: Metrics,
     response_timers: Arc<Timers>,
     capture_timers: Arc<Timers>,
 }
 
-type Sender = SendRequest<OutgoingBody>;
+/// A connection for one request at a time.
+#[derive(Debug)]
+pub(super) struct Http1 {
+    sender: SendRequest<OutgoingBody>,
+    turn: Turn,
+    /// When it is too old for another request; `None`: never.
+    ends: Option<Instant>,
+}
 
 #[derive(Debug)]
 struct Idle {
-    sender: Sender,
+    connection: Http1,
     since: Instant,
 }
 
-/// A connection that is in use; it goes back to its pool by [`Lease::give_back`], and is closed on drop.
 #[derive(Debug)]
-pub(super) struct Lease {
-    sender: Sender,
-    pool: Pool,
+struct Kept {
+    connection: Arc<Multiplexed>,
+    ends: Option<Instant>,
+    /// When a request was seen on it last.
+    used: Instant,
+}
+
+/// What a request can be sent on.
+#[derive(Debug)]
+enum Line {
+    Http1(Http1),
+    Http2(Stream, Used),
+}
+
+/// A connection, or a place on one, that is in use. It goes back to its pool by [`Lease::give_back`]; on drop an HTTP/1 connection is
+/// closed and an HTTP/2 stream is reset.
+#[derive(Debug)]
+pub(super) enum Lease {
+    Http1 { connection: Http1, pool: Pool },
+    Http2 { _stream: Stream },
 }
 
 impl Lease {
     /// The answer has come whole: the connection may serve another request.
     pub(super) fn give_back(self) {
-        let inner = &self.pool.0;
-        let max = inner.upstream.max_idle_connections;
-        let room = |total: usize| (total < max).then_some(total + 1);
-        if !self.sender.is_closed()
-            && inner
-                .idle_total
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
-                .is_ok()
-        {
-            inner.idle.lock().push(Idle {
-                sender: self.sender,
-                since: Instant::now(),
-            });
+        match self {
+            Self::Http1 { connection, pool } => pool.keep(connection),
+            Self::Http2 { .. } => {}
         }
     }
 }
 
+fn is_over(ends: Option<Instant>, now: Instant) -> bool {
+    ends.is_some_and(|ends| ends <= now)
+}
+
 impl Pool {
-    /// An empty pool. `idle_total` is shared by the pools of all workers to the same upstream; connections are driven by
-    /// tasks of `tasks`.
+    /// An empty pool for this upstream. Connections are driven by tasks of `tasks`.
     #[must_use]
-    pub fn new(
-        upstream: config::Upstream,
-        idle_total: Arc<AtomicUsize>,
-        tasks: Tasks,
-        metrics: Metrics,
-    ) -> Self {
+    pub fn new(origin: Arc<Origin>, tasks: Tasks) -> Self {
+        let may_speak_http2 = match (origin.upstream.protocol, &origin.upstream.tls) {
+            (config::Protocol::Http2, _) | (config::Protocol::Auto, Some(_)) => true,
+            (config::Protocol::Http1, _) | (config::Protocol::Auto, None) => false,
+        };
         Self(Arc::new(Inner {
-            upstream,
-            idle: Mutex::new(Vec::new()),
-            idle_total,
+            origin,
+            idle: Mutex::default(),
+            multiplexed: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            may_speak_http2: AtomicBool::new(may_speak_http2),
             tasks,
-            metrics,
             response_timers: Arc::default(),
             capture_timers: Arc::default(),
         }))
@@ -102,7 +128,7 @@ impl Pool {
     /// The configuration of the upstream behind it.
     #[must_use]
     pub fn upstream(&self) -> &config::Upstream {
-        &self.0.upstream
+        &self.0.origin.upstream
     }
 
     /// Timers for `response_timeout`.
@@ -122,7 +148,8 @@ impl Pool {
     /// The request is sent once. It is tried on another connection only when the one that was chosen gave it back
     /// untouched; and on a fresh connection that happens once.
     ///
-    /// Dropping the future closes the connection that it uses, with the request sent in part or whole.
+    /// Dropping the future closes the HTTP/1 connection, or resets the HTTP/2 stream, that it uses, with the request sent in part or
+    /// whole.
     ///
     /// # Errors
     /// What is known of the request when no answer came.
@@ -130,107 +157,275 @@ impl Pool {
         &self,
         mut request: Request<OutgoingBody>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
-        while let Some(mut sender) = self.take_idle() {
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(self.answered(sender, response)),
-                Err(mut failed) => match failed.take_message() {
-                    Some(untouched) => request = untouched,
-                    None => {
-                        return Err(SendFailure::MaybeSent(MaybeSent::new(failed.into_error())));
+        if !self.may_speak_http2() {
+            while let Some(mut connection) = self.take_idle() {
+                connection.turn.begins();
+                match connection.sender.try_send_request(request).await {
+                    Ok(response) => return self.answered(connection, response),
+                    Err(mut failed) => {
+                        let Some(untouched) = failed.take_message() else {
+                            let error = failed.into_error();
+                            return Err(SendFailure::unanswered(error, Used::Before));
+                        };
+                        request = untouched;
                     }
-                },
+                }
             }
         }
         // Making a connection is rare and its future large; boxed, it costs the others nothing.
-        Box::pin(self.send_on_a_fresh_one(request)).await
+        Box::pin(self.send_on_any(request)).await
+    }
+
+    async fn send_on_any(
+        &self,
+        mut request: Request<OutgoingBody>,
+    ) -> Result<Response<UpstreamBody>, SendFailure> {
+        let deadline = Instant::now() + self.upstream().connect_timeout;
+        let mut tries = 0;
+        loop {
+            let (stream, used) = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
+                Line::Http1(connection) => {
+                    to_http1(&mut request);
+                    return self.send_on_a_fresh_one(connection, request).await;
+                }
+                Line::Http2(stream, used) => (stream, used),
+            };
+            to_http2(&mut request, self.upstream());
+            let mut failed = match stream.send(request).await {
+                Ok(response) => return answered_on(stream, response),
+                Err(failed) => failed,
+            };
+            let Some(untouched) = failed.take_message() else {
+                return Err(SendFailure::unanswered(failed.into_error(), used));
+            };
+            self.forget(stream.connection());
+            tries += 1;
+            // One that stood may have been closed meanwhile, and so may every other one; a fresh one has had its chance.
+            if used == Used::Never || tries > MAX_CONNECTIONS {
+                let proof = NotSent::given_back(&untouched, failed.into_error());
+                return Err(SendFailure::NotSent(proof));
+            }
+            request = untouched;
+        }
     }
 
     async fn send_on_a_fresh_one(
         &self,
+        mut connection: Http1,
         request: Request<OutgoingBody>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
-        let mut sender = self.open().await.map_err(SendFailure::NotSent)?;
-        match sender.try_send_request(request).await {
-            Ok(response) => Ok(self.answered(sender, response)),
+        connection.turn.begins();
+        match connection.sender.try_send_request(request).await {
+            Ok(response) => self.answered(connection, response),
             Err(mut failed) => Err(match failed.take_message() {
                 Some(untouched) => {
                     SendFailure::NotSent(NotSent::given_back(&untouched, failed.into_error()))
                 }
-                None => SendFailure::MaybeSent(MaybeSent::new(failed.into_error())),
+                None => SendFailure::unanswered(failed.into_error(), Used::Never),
             }),
         }
     }
 
-    fn answered(&self, sender: Sender, response: Response<Incoming>) -> Response<UpstreamBody> {
-        let lease = Lease {
-            sender,
+    fn answered(
+        &self,
+        mut connection: Http1,
+        response: Response<Incoming>,
+    ) -> Result<Response<UpstreamBody>, SendFailure> {
+        let after = judge(response.status(), response.headers())
+            .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
+        if after == After::Close {
+            connection.ends = Some(Instant::now());
+        }
+        let lease = Lease::Http1 {
+            connection,
             pool: self.clone(),
         };
-        response.map(|incoming| UpstreamBody::new(incoming, lease))
+        Ok(response.map(|incoming| UpstreamBody::new(incoming, lease)))
     }
 
+    // --- HTTP/1 ---
+
     /// The connection that was used last and is ready for a request now.
-    fn take_idle(&self) -> Option<Sender> {
+    fn take_idle(&self) -> Option<Http1> {
         let inner = &self.0;
-        let oldest = Instant::now().checked_sub(inner.upstream.idle_timeout);
+        let now = Instant::now();
+        let oldest = now.checked_sub(self.upstream().idle_timeout);
         let mut idle = inner.idle.lock();
-        while let Some(candidate) = idle.pop() {
-            inner.idle_total.fetch_sub(1, Ordering::Relaxed);
-            let fresh = oldest.is_none_or(|oldest| candidate.since > oldest);
-            if fresh && candidate.sender.is_ready() {
-                return Some(candidate.sender);
+        while let Some(Idle { connection, since }) = idle.pop() {
+            inner.origin.idle_total.fetch_sub(1, Ordering::Relaxed);
+            let fresh =
+                oldest.is_none_or(|oldest| since > oldest) && !is_over(connection.ends, now);
+            if fresh && connection.sender.is_ready() {
+                return Some(connection);
             }
             // Closed, too old, or still busy with the end of its last exchange: not worth waiting for.
         }
         None
     }
 
-    /// Drops what has been idle for `idle_timeout`. Called now and then; a request never meets such a connection anyway.
-    pub fn drop_old(&self) {
+    /// Keeps a connection for the next request, if there is room and it is good for one.
+    fn keep(&self, connection: Http1) {
         let inner = &self.0;
+        let max = self.upstream().max_idle_connections;
+        let room = |total: usize| (total < max).then_some(total + 1);
         let now = Instant::now();
-        let mut idle = inner.idle.lock();
-        let before = idle.len();
-        idle.retain(|one| {
-            !one.sender.is_closed() && now.duration_since(one.since) < inner.upstream.idle_timeout
-        });
-        inner
-            .idle_total
-            .fetch_sub(before - idle.len(), Ordering::Relaxed);
+        if !connection.sender.is_closed()
+            && !is_over(connection.ends, now)
+            && inner
+                .origin
+                .idle_total
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+                .is_ok()
+        {
+            inner.idle.lock().push(Idle {
+                connection,
+                since: now,
+            });
+        }
     }
 
-    async fn open(&self) -> Result<Sender, NotSent> {
+    /// Drops what has been idle for `idle_timeout` or is too old. Called now and then; a request never meets such a connection anyway.
+    pub fn drop_old(&self) {
         let inner = &self.0;
-        let connecting = timeout(
-            inner.upstream.connect_timeout,
-            connect(&inner.upstream.target),
-        );
-        let stream = match connecting.await {
-            Ok(stream) => stream.map_err(NotSent::connect)?,
-            Err(_) => return Err(NotSent::connect_timeout()),
+        let idle_timeout = self.upstream().idle_timeout;
+        let now = Instant::now();
+        {
+            let mut idle = inner.idle.lock();
+            let before = idle.len();
+            idle.retain(|one| {
+                !one.connection.sender.is_closed()
+                    && !is_over(one.connection.ends, now)
+                    && now.duration_since(one.since) < idle_timeout
+            });
+            inner
+                .origin
+                .idle_total
+                .fetch_sub(before - idle.len(), Ordering::Relaxed);
+        }
+        inner.multiplexed.lock().retain_mut(|kept| {
+            if kept.connection.active() > 0 {
+                kept.used = now;
+            }
+            kept.is_good(now) && now.duration_since(kept.used) < idle_timeout
+        });
+    }
+
+    // --- HTTP/2 ---
+
+    fn may_speak_http2(&self) -> bool {
+        self.0.may_speak_http2.load(Ordering::Relaxed)
+    }
+
+    /// What a request can be sent on: a place on a connection that stands, or a fresh connection.
+    async fn line(&self, deadline: Instant) -> Result<Line, NotSent> {
+        if !self.may_speak_http2() {
+            return self.open(deadline).await;
+        }
+        if let Some(stream) = self.take_stream() {
+            return Ok(Line::Http2(stream, Used::Before));
+        }
+        let Ok(opening) = timeout_at(deadline, self.0.opening.lock()).await else {
+            // Whoever made it is about to say the same.
+            return Err(NotSent::connect(Unreached::Timeout));
         };
+        if !self.may_speak_http2() {
+            drop(opening);
+            return self.open(deadline).await;
+        }
+        // Somebody else may have made one meanwhile.
+        if let Some(stream) = self.take_stream() {
+            return Ok(Line::Http2(stream, Used::Before));
+        }
+        self.open(deadline).await
+    }
+
+    /// A place on a connection that has room; where there can be no further connection, a place in the shortest queue.
+    fn take_stream(&self) -> Option<Stream> {
+        let now = Instant::now();
+        let mut all = self.0.multiplexed.lock();
+        // Those that are too old go on with what is on them, and close behind it.
+        all.retain(|kept| kept.is_good(now));
+        let place = match all.iter().position(|kept| kept.connection.has_room()) {
+            None if all.len() < MAX_CONNECTIONS => None,
+            None => (0..all.len()).min_by_key(|place| {
+                all.get(*place)
+                    .map_or(usize::MAX, |kept| kept.connection.active())
+            }),
+            place => place,
+        };
+        let kept = all.get_mut(place?)?;
+        kept.used = now;
+        Some(kept.connection.take())
+    }
+
+    /// No further request gets this connection.
+    fn forget(&self, connection: &Arc<Multiplexed>) {
+        let mut all = self.0.multiplexed.lock();
+        all.retain(|kept| !Arc::ptr_eq(&kept.connection, connection));
+    }
+
+    // --- fresh connections ---
+
+    async fn open(&self, deadline: Instant) -> Result<Line, NotSent> {
+        let opened = self.try_open(deadline).await;
+        self.0.origin.counted(opened)
+    }
+
+    async fn try_open(&self, deadline: Instant) -> Result<Line, Unreached> {
+        let inner = &self.0;
+        let Connected { wire, speaks } = connect(&inner.origin, Want::Configured, deadline).await?;
+        let ends = lifetime(&self.upstream().target).map(|span| Instant::now() + span);
+        inner
+            .may_speak_http2
+            .store(speaks == Speaks::Http2, Ordering::Relaxed);
+        if speaks == Speaks::Http2 {
+            let connection = Multiplexed::open(wire, &inner.tasks, deadline).await?;
+            let stream = connection.take();
+            inner.multiplexed.lock().push(Kept {
+                connection,
+                ends,
+                used: Instant::now(),
+            });
+            return Ok(Line::Http2(stream, Used::Never));
+        }
+        let (wire, turn) = Watching::new(wire);
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(READ_BUFFER)
-            .handshake(TokioIo::new(stream))
+            .max_header_size(MAX_HEAD_BYTES)
+            .handshake(TokioIo::new(wire))
             .await
-            .map_err(|error| NotSent::connect(std::io::Error::other(error)))?;
-        let open = inner.metrics.connection(Side::Upstream);
+            .map_err(|error| Unreached::Connect(std::io::Error::other(error)))?;
         inner.tasks.detach(async move {
             // What went wrong on it is told to the request that met it.
             let _ = connection.await;
-            drop(open);
         });
-        Ok(sender)
+        Ok(Line::Http1(Http1 { sender, turn, ends }))
     }
 }
 
-/// The most that is read ahead of one upstream connection, and the largest answer head, in bytes.
+impl Kept {
+    fn is_good(&self, now: Instant) -> bool {
+        !self.connection.is_closed() && !is_over(self.ends, now)
+    }
+}
+
+fn answered_on(
+    stream: Stream,
+    response: Response<Incoming>,
+) -> Result<Response<UpstreamBody>, SendFailure> {
+    judge(response.status(), response.headers())
+        .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
+    let lease = Lease::Http2 { _stream: stream };
+    Ok(response.map(|incoming| UpstreamBody::new(incoming, lease)))
+}
+
+/// The most that is read ahead of one HTTP/1 connection, in bytes.
 const READ_BUFFER: usize = 256 * 1024;
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let left = self.idle.get_mut().len();
-        self.idle_total.fetch_sub(left, Ordering::Relaxed);
+        self.origin.idle_total.fetch_sub(left, Ordering::Relaxed);
     }
 }
 

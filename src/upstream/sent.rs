@@ -1,6 +1,10 @@
 //! Evidence: was a request sent? This is the only module that can say it was not.
 
-use std::fmt;
+use std::{error::Error as _, fmt, io};
+
+use rustls::AlertDescription;
+
+use super::connect::Unreached;
 
 /// Why a request got no answer, by what the upstream may have seen of it.
 #[derive(Debug)]
@@ -23,25 +27,78 @@ pub struct MaybeSent(Started);
 enum Started {
     NoAnswer(hyper::Error),
     SwitchedProtocols,
+    /// It was answered, by what is no answer.
+    NotBelieved(&'static str),
 }
 
 #[derive(Debug)]
 enum Cause {
-    Connect(std::io::Error),
-    ConnectTimeout,
+    Connect(Unreached),
     /// hyper gave the request back as a value: its connection ended before the request was started.
     GivenBack(hyper::Error),
+    /// The upstream reset the stream with `REFUSED_STREAM`: nothing of it was processed (RFC 9113, section 8.7).
+    RefusedStream,
+    /// The upstream ended the handshake after ours was done: it does not take the certificate, so that it has decrypted no request
+    /// (RFC 8446, section 4.4.2.4 and 6.2).
+    CertificateRefused(AlertDescription),
+}
+
+/// Whether a connection has served before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Used {
+    /// Nothing has come on it yet.
+    Never,
+    /// It may have answered others.
+    Before,
+}
+
+impl SendFailure {
+    /// What a request comes to that went into a connection, did not come back, and was not answered.
+    pub(super) fn unanswered(error: hyper::Error, used: Used) -> Self {
+        if is_refused_stream(&error) {
+            return Self::NotSent(NotSent(Cause::RefusedStream));
+        }
+        match refused_certificate(&error) {
+            Some(alert) if used == Used::Never => {
+                Self::NotSent(NotSent(Cause::CertificateRefused(alert)))
+            }
+            _ => Self::MaybeSent(MaybeSent(Started::NoAnswer(error))),
+        }
+    }
+}
+
+fn is_refused_stream(error: &hyper::Error) -> bool {
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        cause.is_reset() && cause.is_remote() && cause.reason() == Some(h2::Reason::REFUSED_STREAM)
+    })
+}
+
+/// The alert by which a server says that it does not take the client's certificate.
+fn refused_certificate(error: &hyper::Error) -> Option<AlertDescription> {
+    let cause = error.source()?.downcast_ref::<io::Error>()?.get_ref()?;
+    let Some(rustls::Error::AlertReceived(alert)) = cause.downcast_ref() else {
+        return None;
+    };
+    matches!(
+        alert,
+        AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+    )
+    .then_some(*alert)
 }
 
 impl NotSent {
     /// No connection could be made.
-    pub(super) fn connect(error: std::io::Error) -> Self {
-        Self(Cause::Connect(error))
-    }
-
-    /// No connection was made in time.
-    pub(super) fn connect_timeout() -> Self {
-        Self(Cause::ConnectTimeout)
+    pub(super) fn connect(why: Unreached) -> Self {
+        Self(Cause::Connect(why))
     }
 
     /// The request itself came back, and with it the proof.
@@ -51,9 +108,9 @@ impl NotSent {
 }
 
 impl MaybeSent {
-    /// The request went into a connection and did not come back.
-    pub(super) fn new(error: hyper::Error) -> Self {
-        Self(Started::NoAnswer(error))
+    /// What came as an answer is none that can be believed.
+    pub(super) fn not_believed(why: &'static str) -> Self {
+        Self(Started::NotBelieved(why))
     }
 
     /// The upstream answered by switching to a protocol that nobody had asked for.
@@ -75,8 +132,11 @@ impl fmt::Display for SendFailure {
 impl fmt::Display for NotSent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Cause::Connect(error) => write!(f, "cannot connect: {error}"),
-            Cause::ConnectTimeout => f.write_str("cannot connect: no answer in connect_timeout"),
+            Cause::Connect(why) => fmt::Display::fmt(why, f),
+            Cause::RefusedStream => f.write_str("the upstream refused the stream"),
+            Cause::CertificateRefused(alert) => {
+                write!(f, "the upstream does not take the certificate: {alert:?}")
+            }
             Cause::GivenBack(error) => {
                 write!(f, "the connection ended before it was used: {error}")
             }
@@ -87,7 +147,11 @@ impl fmt::Display for NotSent {
 impl fmt::Display for MaybeSent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Started::NoAnswer(error) => fmt::Display::fmt(error, f),
+            Started::NoAnswer(error) => match error.source() {
+                Some(cause) => write!(f, "{error}: {cause}"),
+                None => fmt::Display::fmt(error, f),
+            },
+            Started::NotBelieved(why) => write!(f, "the answer is not to be believed: {why}"),
             Started::SwitchedProtocols => f.write_str("the upstream switched protocols unasked"),
         }
     }

@@ -58,3 +58,9 @@ mod streams;
 mod tls;
 #[cfg(test)]
 mod tls_files;
+#[cfg(test)]
+mod upstream_h2;
+#[cfg(test)]
+mod upstream_tls;
+#[cfg(test)]
+mod upstreams;

@@ -18,6 +18,7 @@ pub(super) fn render(inner: &Inner) -> Vec<u8> {
     requests(inner, &mut families);
     routes(inner, &mut families);
     stores(inner, &mut families);
+    upstreams(inner, &mut families);
     house(inner, &mut families);
     tls(inner, &mut families);
     families.extend(inner.process.collect());
@@ -186,6 +187,23 @@ fn stores(inner: &Inner, families: &mut Vec<MetricFamily>) {
         "Records that left the store: for want of room (protection was lost), expired, or purged.",
         MetricType::COUNTER,
         evictions,
+    ));
+}
+
+/// What is counted for each upstream.
+fn upstreams(inner: &Inner, families: &mut Vec<MetricFamily>) {
+    let mut failures = Vec::new();
+    for upstream in inner.upstreams.lock().iter() {
+        for (reason, series) in upstream.failures().iter() {
+            let labels = [("upstream", upstream.name()), ("reason", reason)];
+            failures.push(counter(&labels, series.value()));
+        }
+    }
+    families.push(family(
+        "idem_proxy_upstream_connect_failures_total",
+        "Connections to an upstream that could not be made.",
+        MetricType::COUNTER,
+        failures,
     ));
 }
 

@@ -204,6 +204,20 @@ labels! {
 }
 
 labels! {
+    /// Why a connection to an upstream could not be made: `reason`.
+    pub enum ConnectFailure {
+        /// Its name could not be resolved.
+        Dns = "dns",
+        /// None of its addresses took the connection.
+        Connect = "connect",
+        /// It was not there, or its handshake not done, in `connect_timeout`.
+        Timeout = "timeout",
+        /// TLS could not be agreed on, or it did not prove who it is, or speaks another HTTP than it is to.
+        Tls = "tls",
+    }
+}
+
+labels! {
     /// What became of a new configuration, or of changed certificates: `result`.
     pub enum Reload {
         /// It is in effect.
@@ -301,6 +315,7 @@ mod tests {
             ("ok lost full unavailable", texts::<StoreResult>()),
             ("size expired purged", texts::<EvictionCause>()),
             ("client upstream", texts::<Side>()),
+            ("dns connect timeout tls", texts::<ConnectFailure>()),
             ("applied refused", texts::<Reload>()),
             (
                 "late gone not_tls incompatible client_certificate refused broken",

@@ -39,6 +39,11 @@ const TABLE: &[(&str, &str, &str)] = &[
     ),
     ("idem_proxy_store_records", "gauge", "store"),
     (
+        "idem_proxy_upstream_connect_failures_total",
+        "counter",
+        "reason upstream",
+    ),
+    (
         "idem_proxy_tls_handshake_failures_total",
         "counter",
         "reason",
@@ -89,6 +94,9 @@ fn touch(metrics: &Metrics) {
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
+    let _ = metrics
+        .upstream("billing")
+        .connect_failed(ConnectFailure::Dns);
     metrics.watch_limit(Limit::MaxExecutions, Arc::new(|| 7));
     metrics.watch_certificate("server".to_owned(), Arc::new(|| Some(7)));
 }

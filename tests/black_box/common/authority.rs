@@ -52,6 +52,11 @@ impl Authority {
         &self.pem
     }
 
+    /// Its own certificate, as a peer that believes it wants it.
+    pub(crate) fn der(&self) -> &CertificateDer<'static> {
+        &self.own
+    }
+
     /// A server's certificate for `localhost`.
     pub(crate) fn server(&self) -> Certified {
         self.certify(|params| {
@@ -127,6 +132,11 @@ impl Certified {
         fs::write(&cert, &self.cert).expect("the folder takes a file");
         fs::write(&key, &self.key).expect("the folder takes a file");
         (cert, key)
+    }
+
+    /// Its key.
+    pub(crate) fn secret(&self) -> PrivateKeyDer<'static> {
+        self.secret.clone_key()
     }
 
     /// The certificate, as a peer sees it.
