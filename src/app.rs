@@ -10,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, Server},
-    core::record::ShortId,
+    core::{framing::Limits, record::ShortId},
     flight::Flights,
     limit::Limit,
     proxy::{Proxy, Worker},
@@ -18,6 +18,7 @@ use crate::{
         accept::{Accepting, MAX_REFUSALS, Serving, accept},
         connection::Settings,
         drain::Drain,
+        guard::Times,
         listen::{Listener, Listeners},
         worker::Cores,
     },
@@ -151,7 +152,7 @@ impl App {
                 proxy: Arc::clone(&self.proxy),
                 pools,
                 executions,
-                heads: Arc::default(),
+                times: Arc::default(),
             });
             self.workers.push(Serving {
                 core,
@@ -198,10 +199,7 @@ impl App {
             own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
         }
         let app = Arc::new(Accepting {
-            settings: Settings {
-                head_timeout: self.config.server.head_timeout,
-                max_head_bytes: self.config.server.max_head_bytes,
-            },
+            settings: settings(&self.config.server),
             workers: self.workers,
             connections: self.connections,
             refusals: Limit::new(MAX_REFUSALS),
@@ -237,6 +235,21 @@ impl App {
             }
         };
         self.running.drain(enough, &self.proxy.flights).await
+    }
+}
+
+/// How client connections are served.
+fn settings(server: &Server) -> Settings {
+    Settings {
+        limits: Limits {
+            head_bytes: server.max_head_bytes,
+            target_bytes: server.max_target_bytes,
+        },
+        times: Times {
+            head: server.head_timeout,
+            keepalive: server.keepalive_timeout,
+            write: server.write_timeout,
+        },
     }
 }
 

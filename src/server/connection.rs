@@ -1,40 +1,31 @@
 //! One client connection, from its first byte to its last.
 
 use std::{
-    convert::Infallible,
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use super::{conversation::Running, drain::Drain, guard::Times, http1::serve_http1};
 use crate::{
-    core::{policy::Errors, problem::Problem},
+    core::{framing::Limits, policy::Errors, problem::Problem},
     net::Stream,
     proxy::{AnswerBody, CutOff, Peer, Worker},
-    server::{drain::Drain, head_timer::HeadTimer},
 };
 
 /// How client connections are served.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// `head_timeout`: a head must be whole so long after the connection was made or its last answer ended.
-    pub head_timeout: Duration,
-    /// `max_head_bytes`
-    pub max_head_bytes: usize,
+    /// What a head may have, over HTTP/1.x.
+    pub limits: Limits,
+    /// The times of a connection.
+    pub times: Times,
 }
-
-/// The least that hyper takes for a connection's buffer, in bytes.
-const MIN_BUFFER: usize = 8192;
 
 /// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
 /// `Connection: close`.
@@ -45,88 +36,27 @@ pub async fn serve(
     settings: Settings,
     drain: Drain,
 ) {
-    let peer = Arc::new(peer);
-    let requests = Requests::default();
-    let counted = requests.clone();
-    let served = Arc::clone(&worker);
-    let service = service_fn(move |request| {
-        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
-        let running = counted.start();
-        async move {
-            let answer = worker.answer(request, peer).await;
-            Ok::<_, Infallible>(answer.map(|body| Tracked {
-                body,
-                _running: running,
-            }))
-        }
-    });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(HeadTimer(Arc::clone(&worker.heads)))
-            .header_read_timeout(settings.head_timeout)
-            .max_header_size(settings.max_head_bytes)
-            .max_buf_size(settings.max_head_bytes.max(MIN_BUFFER))
-            // Dates are the upstream's; the proxy's own errors have one.
-            .auto_date_header(false)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    let ended = tokio::select! {
-        biased; // no order is better, and choosing one costs something
-        ended = connection.as_mut() => ended,
-        () = drain.begun() => {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = requests.none_for(IDLE_AT_DRAIN) => return,
-            }
-        }
-    };
-    if let Err(error) = ended {
-        // A client that goes away is no event of ours.
-        tracing::debug!(%error, "a client connection ended early");
-    }
+    serve_http1(stream, worker, Arc::new(peer), settings, drain).await;
 }
 
 /// How long a connection that has no request may go on when the drain begins: long enough for the tail of its last answer, short
 /// enough that one that never says anything, or half a head, holds nothing up.
-const IDLE_AT_DRAIN: Duration = Duration::from_secs(1);
-
-/// The requests of one connection that are under way: from their head to the end of their answer.
-#[derive(Clone, Debug, Default)]
-struct Requests(Arc<AtomicUsize>);
-
-impl Requests {
-    fn start(&self) -> Running {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Running(Arc::clone(&self.0))
-    }
-
-    /// Completes when there was no request for `pause`.
-    async fn none_for(&self, pause: Duration) {
-        loop {
-            let before = self.0.load(Ordering::Relaxed);
-            tokio::time::sleep(pause).await;
-            if before == 0 && self.0.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-        }
-    }
-}
-
-/// One request that is under way; until it is dropped.
-#[derive(Debug)]
-struct Running(Arc<AtomicUsize>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+pub(super) const IDLE_AT_DRAIN: Duration = Duration::from_secs(1);
 
 /// An answer's body, with which its request ends.
-struct Tracked {
+pub(super) struct Tracked {
     body: AnswerBody,
     _running: Running,
+}
+
+impl Tracked {
+    /// The request is under way until this body is dropped.
+    pub(super) const fn new(body: AnswerBody, running: Running) -> Self {
+        Self {
+            body,
+            _running: running,
+        }
+    }
 }
 
 impl Body for Tracked {

@@ -2,7 +2,10 @@
 
 pub mod accept;
 pub mod connection;
+pub mod conversation;
 pub mod drain;
-mod head_timer;
+pub mod guard;
+pub mod http1;
 pub mod listen;
+mod wait;
 pub mod worker;

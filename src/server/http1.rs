@@ -1,0 +1,84 @@
+//! HTTP/1.x on one connection.
+
+use std::{convert::Infallible, pin::pin, sync::Arc};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    connection::{IDLE_AT_DRAIN, Settings, Tracked},
+    conversation::{ConnectionState, Requests},
+    drain::Drain,
+    guard::Guard,
+};
+use crate::proxy::{Peer, Worker};
+
+/// The least that hyper takes for a connection's buffer, in bytes.
+const MIN_BUFFER: usize = 8192;
+
+/// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
+/// `Connection: close`.
+///
+/// Dropping the future closes the connection.
+pub async fn serve_http1<S>(
+    stream: S,
+    worker: Arc<Worker>,
+    peer: Arc<Peer>,
+    settings: Settings,
+    drain: Drain,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let requests = Requests::new();
+    let state = Arc::new(ConnectionState::new(requests.clone()));
+    let guard = Guard::new(
+        stream,
+        settings.limits,
+        settings.times,
+        Arc::clone(&state),
+        &worker.times,
+    );
+    let counted = requests.clone();
+    let service = service_fn(move |request| {
+        let (worker, peer) = (Arc::clone(&worker), Arc::clone(&peer));
+        let running = counted.start();
+        let number = state.next();
+        let refusal = state.refusal_for(number);
+        let undecided = state.asks_upgrade(number).then(|| Arc::clone(&state));
+        async move {
+            let answer = match refusal {
+                Some(problem) => worker.refuse(problem),
+                None => worker.answer(request, peer).await,
+            };
+            if let Some(state) = undecided {
+                state.no_tunnel();
+            }
+            Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, running)))
+        }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            // The guard has times and limits of its own; no head comes to the parser but whole.
+            .header_read_timeout(None)
+            .max_buf_size(settings.limits.head_bytes.max(MIN_BUFFER) + 1)
+            // Dates are the upstream's; the proxy's own errors have one.
+            .auto_date_header(false)
+            .serve_connection(TokioIo::new(guard), service)
+    );
+    let ended = tokio::select! {
+        biased; // no order is better, and choosing one costs something
+        ended = connection.as_mut() => ended,
+        () = drain.begun() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = requests.none_for(IDLE_AT_DRAIN) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        // A client that goes away is no event of ours.
+        tracing::debug!(%error, "a client connection ended early");
+    }
+}
