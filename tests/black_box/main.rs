@@ -27,6 +27,8 @@ mod executions;
 #[cfg(test)]
 mod fingerprints;
 #[cfg(test)]
+mod framing;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod keys;
@@ -54,3 +56,5 @@ mod records;
 mod replays;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod times;

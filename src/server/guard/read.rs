@@ -75,8 +75,9 @@ impl<S: AsyncRead + Unpin> Guard<S> {
             if matches!(then, Then::More | Then::Undecided) && !rest.is_empty() {
                 self.held.bytes.extend_from_slice(rest);
             }
+            let stand_in = stand_in(rest);
             buf.set_filled(before + pass);
-            self.judged(then, heads);
+            self.judged(then, heads, stand_in);
             return Poll::Ready((pass > 0).then_some(Ok(())));
         }
         self.held.bytes.extend_from_slice(new);
@@ -93,14 +94,15 @@ impl<S: AsyncRead + Unpin> Guard<S> {
             self.head_since = None;
         }
         self.held.ready = pass;
+        let stand_in = stand_in(self.held.bytes.get(pass..).unwrap_or_default());
         if matches!(then, Then::Refused(_) | Then::Broken(_)) {
             self.held.bytes.truncate(pass);
         }
-        self.judged(then, heads);
+        self.judged(then, heads, stand_in);
     }
 
-    /// Follows the verdict on what came; `before` it there were so many heads.
-    fn judged(&mut self, then: Then, before: u64) {
+    /// Follows the verdict on what came; `before` it there were so many heads. `stand_in` is for what does not pass.
+    fn judged(&mut self, then: Then, before: u64, stand_in: &[u8]) {
         // Nothing behind such a request is judged, so that it is the last.
         if self.requests.heads() > before && self.requests.asks_upgrade() {
             self.state.ask(self.requests.heads());
@@ -112,17 +114,17 @@ impl<S: AsyncRead + Unpin> Guard<S> {
                 }
             }
             Then::Undecided => self.phase = Phase::Undecided,
-            Then::Refused(fault) => self.refuse(fault),
+            Then::Refused(fault) => self.refuse(fault, stand_in),
             Then::Broken(_) => self.phase = Phase::Broken,
         }
     }
 
     /// Puts a stand-in in the place of the head that would be next.
-    fn refuse(&mut self, fault: Fault) {
+    fn refuse(&mut self, fault: Fault, stand_in: &[u8]) {
         self.requests.refuse(fault);
         self.state.refuse(self.requests.heads() + 1, fault.into());
         self.held.bytes.truncate(self.held.ready);
-        self.held.bytes.extend_from_slice(STAND_IN);
+        self.held.bytes.extend_from_slice(stand_in);
         self.held.ready = self.held.bytes.len();
         self.head_since = None;
         self.phase = Phase::Refused;
@@ -144,18 +146,26 @@ impl<S: AsyncRead + Unpin> Guard<S> {
     }
 
     /// Nothing has come: whether the time for it is over. Ready: yes, and it was seen to.
+    ///
+    /// The timer is never armed for later than `keepalive_timeout` from now. So it is not late for any idling that begins while it
+    /// is armed, and an answer that ends needs to wake nobody.
     fn poll_times(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(since) = self.head_since {
             let due = since + self.times.head;
-            if self.reading.is_armed_for(due, cx) {
-                return Poll::Pending;
+            while !self.reading.is_armed_for(due, cx) {
+                let now = Instant::now();
+                if now >= due {
+                    let stand_in = stand_in(&self.held.bytes);
+                    self.refuse(Fault::HeadTooLate, stand_in);
+                    return Poll::Ready(());
+                }
+                let until = due.min(now + self.times.keepalive);
+                ready!(self.reading.poll_until(until, cx));
             }
-            ready!(self.reading.poll_until(due, cx));
-            self.refuse(Fault::HeadTooLate);
-            return Poll::Ready(());
+            return Poll::Pending;
         }
         // How long a body may take is the service's affair.
-        if self.requests.place() != Place::Head || self.reading.is_armed(cx) {
+        if self.requests.place() != Place::Head {
             return Poll::Pending;
         }
         let time = if self.requests.heads() == 0 {
@@ -163,21 +173,32 @@ impl<S: AsyncRead + Unpin> Guard<S> {
         } else {
             self.times.keepalive
         };
-        loop {
-            let idle = self.state.idle_since();
-            // While a request is under way, there is nothing to be late; it is looked at again some time.
-            let due = idle.unwrap_or_else(Instant::now) + time;
-            ready!(self.reading.poll_until(due, cx));
-            if idle.is_some() {
-                self.phase = Phase::Over;
-                return Poll::Ready(());
-            }
+        while !self.reading.is_armed(cx) {
+            let now = Instant::now();
+            // While a request is under way nothing is late, and it is looked at again some time.
+            let due = match self.state.idle_since() {
+                Some(since) if now >= since + time => {
+                    self.phase = Phase::Over;
+                    return Poll::Ready(());
+                }
+                Some(since) => since + time,
+                None => now + time,
+            };
+            let until = due.min(now + self.times.keepalive);
+            ready!(self.reading.poll_until(until, cx));
         }
+        Poll::Pending
     }
 }
 
-/// What the parser gets in the place of a head that is refused.
-const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n";
+/// What the parser gets in the place of a head that is refused: answers to HEAD have no body.
+fn stand_in(head: &[u8]) -> &'static [u8] {
+    if head.starts_with(b"HEAD ") {
+        b"HEAD / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
+    } else {
+        b"GET / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n"
+    }
+}
 
 impl Held {
     /// Gives what may pass and fits; whether that was anything.
