@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     admin::{self, AdminState, health::Health},
     config::{Config, Server},
-    core::record::ShortId,
+    core::{framing::Limits, record::ShortId},
     flight::Flights,
     limit::Limit,
     proxy::{Proxy, Worker},
@@ -17,6 +17,7 @@ use crate::{
         certificates,
         connection::Settings,
         drain::Drain,
+        guard::Times,
         listen::{Listener, Listeners},
         tls::Secured,
         worker::Cores,
@@ -147,7 +148,7 @@ impl App {
                 proxy: Arc::clone(&self.proxy),
                 pools,
                 executions,
-                heads: Arc::default(),
+                times: Arc::default(),
             });
             self.workers.push(Serving {
                 core,
@@ -220,12 +221,7 @@ impl App {
             ));
         }
         let app = Arc::new(Accepting {
-            settings: Settings {
-                head_timeout: self.config.server.head_timeout,
-                keepalive_timeout: self.config.server.keepalive_timeout,
-                write_timeout: self.config.server.write_timeout,
-                max_head_bytes: self.config.server.max_head_bytes,
-            },
+            settings: settings(&self.config.server),
             secured: self.secured,
             workers: self.workers,
             connections: self.connections,
@@ -262,6 +258,21 @@ impl App {
             }
         };
         self.running.drain(enough, &self.proxy.flights).await
+    }
+}
+
+/// How client connections are served.
+fn settings(server: &Server) -> Settings {
+    Settings {
+        limits: Limits {
+            head_bytes: server.max_head_bytes,
+            target_bytes: server.max_target_bytes,
+        },
+        times: Times {
+            head: server.head_timeout,
+            keepalive: server.keepalive_timeout,
+            write: server.write_timeout,
+        },
     }
 }
 

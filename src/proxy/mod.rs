@@ -118,8 +118,8 @@ pub struct Worker {
     pub pools: Vec<Pool>,
     /// Executions are spawned here and waited for at a drain.
     pub executions: Tasks,
-    /// For `head_timeout`.
-    pub heads: Arc<Timers>,
+    /// For the times of client connections.
+    pub times: Arc<Timers>,
 }
 
 /// Who is at the other end of a client's connection.
@@ -230,6 +230,28 @@ impl Worker {
             took,
             upstream: answer.upstream,
             request_bytes: answer.request_bytes,
+            response_bytes: answer.response.body().size_hint().exact(),
+        });
+        answer.response
+    }
+
+    /// Refuses a request that could not be read: it is counted and logged as any other, but for what is not known of it.
+    #[must_use]
+    pub fn refuse(&self, problem: Problem) -> Response<AnswerBody> {
+        let errors = &self.proxy.errors;
+        let answer = self.error(errors, &(problem, Outcome::BadRequest), None);
+        let took = Duration::ZERO;
+        let metrics = self.proxy.metrics.route(None);
+        metrics.request(answer.outcome, took);
+        self.proxy.access.line(&Line {
+            method: &unknown_method(),
+            route: None,
+            outcome: answer.outcome,
+            status: Some(answer.response.status()),
+            record: None,
+            took,
+            upstream: None,
+            request_bytes: None,
             response_bytes: answer.response.body().size_hint().exact(),
         });
         answer.response
@@ -408,6 +430,11 @@ impl<'a> Place<'a> {
             outcome,
         }
     }
+}
+
+/// The method of a request that could not be read: `other`, in logs.
+fn unknown_method() -> Method {
+    Method::from_bytes(b"-").unwrap_or_default()
 }
 
 /// How this body is read for keys. Where there is none, or no source stands in one, that is not at all.

@@ -154,11 +154,11 @@ impl Connection {
         let Some(stream) = attach(self.stream) else {
             return;
         };
-        let heads = Arc::clone(&self.worker.heads);
-        let deadline = Instant::now() + self.settings.head_timeout;
+        let timers = Arc::clone(&self.worker.times);
+        let deadline = Instant::now() + self.settings.times.head;
         let shaken = tokio::select! {
             biased;
-            shaken = handshake(stream, config, &heads, deadline) => shaken,
+            shaken = handshake(stream, config, &timers, deadline) => shaken,
             // It has no request that could be waited for.
             () = self.drain.begun() => return,
         };

@@ -9,25 +9,22 @@ use tokio::{
 
 use super::{
     drain::{Begun, Drain},
+    guard::Times,
     http1, http2,
     sniff::{Prefixed, Spoken},
 };
 use crate::{
-    core::{policy::Errors, problem::Problem},
+    core::{framing::Limits, policy::Errors, problem::Problem},
     proxy::{Peer, Worker},
 };
 
 /// How client connections are served.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// `head_timeout`: a head must be whole so long after the connection was made or its last answer ended.
-    pub head_timeout: Duration,
-    /// `keepalive_timeout`: a connection that has no request ends after so long.
-    pub keepalive_timeout: Duration,
-    /// `write_timeout`: so long a client may leave what it is sent unread.
-    pub write_timeout: Duration,
-    /// `max_head_bytes`
-    pub max_head_bytes: usize,
+    /// What a head may have.
+    pub limits: Limits,
+    /// The times of a connection.
+    pub times: Times,
 }
 
 /// What was agreed on before the first byte of HTTP.
@@ -58,8 +55,8 @@ pub async fn serve<S>(
         Negotiated::Http2 => Spoken::Http2,
         Negotiated::Http1 => Spoken::Http1,
         Negotiated::Unsaid => {
-            let deadline = Instant::now() + settings.head_timeout;
-            let told = worker.heads.within(deadline, stream.sniff());
+            let deadline = Instant::now() + settings.times.head;
+            let told = worker.times.within(deadline, stream.sniff());
             tokio::select! {
                 biased;
                 Some(Ok(Some(spoken))) = told => spoken,
@@ -70,7 +67,7 @@ pub async fn serve<S>(
     };
     let peer = Arc::new(peer);
     match spoken {
-        Spoken::Http1 => http1::serve(stream, worker, peer, settings, drain).await,
+        Spoken::Http1 => http1::serve_http1(stream, worker, peer, settings, drain).await,
         Spoken::Http2 => http2::serve(stream, worker, peer, settings, drain).await,
     }
 }

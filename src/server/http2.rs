@@ -24,6 +24,7 @@ use super::{
     connection::{IDLE_AT_DRAIN, Settings},
     drain::Begun,
     frames::{Frames, Watched},
+    guard::Times,
     head_timer::HeadTimer,
     turns::{Paced, Turns},
 };
@@ -62,13 +63,13 @@ pub(super) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let frames = Frames::new(settings.max_head_bytes);
+    let frames = Frames::new(settings.limits.head_bytes);
     let turns = Turns::new();
     let mut end = End {
         frames: frames.clone(),
         turns: turns.clone(),
         settings,
-        timers: Arc::clone(&worker.heads),
+        timers: Arc::clone(&worker.times),
         timer: None,
         unsent_since: None,
         leaving_since: None,
@@ -84,10 +85,10 @@ pub(super) async fn serve<S>(
             Ok::<_, Infallible>(answer.map(|body| Paced::new(body, turn, frames)))
         }
     });
-    let max_head = u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX);
+    let max_head = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
     let mut connection = pin!(
         http2::Builder::new(worker.executions.clone())
-            .timer(HeadTimer(Arc::clone(&worker.heads)))
+            .timer(HeadTimer(Arc::clone(&worker.times)))
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -194,7 +195,7 @@ impl Future for End {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Why> {
         let this = &mut *self;
         if let Some(since) = this.frames.on(|state| state.watch.waits_since()) {
-            let late_at = since + this.settings.head_timeout;
+            let late_at = since + this.settings.times.head;
             if this.timer.as_ref().is_some_and(|(at, _)| *at > late_at) {
                 this.timer = None;
             }
@@ -224,13 +225,12 @@ impl End {
 
     /// Whether the time is over, or when to look again.
     fn due(&mut self, now: Duration) -> Result<Why, Duration> {
-        let Settings {
-            head_timeout,
-            keepalive_timeout,
-            write_timeout,
-            ..
-        } = self.settings;
-        let mut next = now + write_timeout.min(keepalive_timeout) / LOOKS + SLACK;
+        let Times {
+            head,
+            keepalive,
+            write,
+        } = self.settings.times;
+        let mut next = now + write.min(keepalive) / LOOKS + SLACK;
         let mut over = |since: Duration, limit: Duration| {
             let at = since.saturating_add(limit);
             if at > now {
@@ -249,24 +249,20 @@ impl End {
                 watch.sent_at(),
             )
         });
-        if waits.is_some_and(|since| over(since, head_timeout)) {
+        if waits.is_some_and(|since| over(since, head)) {
             return Ok(Why::Late);
         }
         // Answers that the proxy is done with and that have not gone out.
         self.unsent_since = (open > requests).then(|| self.unsent_since.unwrap_or(now));
         let unsent = self.unsent_since.map(|since| since.max(sent_at));
         let unread = [waits_for_client, blocked, unsent];
-        if unread
-            .into_iter()
-            .flatten()
-            .any(|since| over(since, write_timeout))
-        {
+        if unread.into_iter().flatten().any(|since| over(since, write)) {
             return Ok(Why::Unread);
         }
         if let Some(since) = idle.filter(|_| requests == 0) {
             match self.leaving_since {
                 Some(leaving) if over(since.max(leaving), IDLE_AT_DRAIN) => return Ok(Why::Gone),
-                None if over(since, keepalive_timeout) => return Ok(Why::Idle),
+                None if over(since, keepalive) => return Ok(Why::Idle),
                 Some(_) | None => {}
             }
         } else if self.leaving_since.is_some() {

@@ -159,6 +159,7 @@ async fn bind_tcp(address: &str) -> anyhow::Result<Vec<Listener>> {
                 TcpSocket::new_v6()
             }?;
             socket.set_reuseaddr(true)?;
+            bound_unsent(&socket);
             socket.bind(resolved)?;
             socket.listen(BACKLOG)
         };
@@ -174,6 +175,23 @@ async fn bind_tcp(address: &str) -> anyhow::Result<Vec<Listener>> {
     }
     Ok(bound)
 }
+
+/// Bounds what the kernel takes of an answer before the client has read what went before; accepted sockets inherit it.
+///
+/// Otherwise it takes megabytes, and asks for more only when a third of that is gone: a client that reads slowly would look like one
+/// that does not read at all.
+#[cfg(target_os = "linux")]
+fn bound_unsent(socket: &TcpSocket) {
+    // A kernel without it serves all the same.
+    let _ = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bound_unsent(_: &TcpSocket) {}
+
+/// Enough to keep a fast client busy while the next piece is written.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 256 << 10;
 
 async fn bind_unix(path: &Path) -> anyhow::Result<Listener> {
     let why = || format!("cannot listen on unix:{}", path.display());

@@ -34,8 +34,8 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
-    ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass,
-    StoreOp, StoreResult,
+    ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side,
+    StatusClass, StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};

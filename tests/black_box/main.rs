@@ -27,6 +27,8 @@ mod executions;
 #[cfg(test)]
 mod fingerprints;
 #[cfg(test)]
+mod framing;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod keys;
@@ -54,6 +56,7 @@ mod records;
 mod replays;
 #[cfg(test)]
 mod streams;
+mod times;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

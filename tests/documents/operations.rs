@@ -48,6 +48,7 @@ fn problems() -> Vec<Problem> {
         | P::MethodNotAllowed
         | P::RequestTimeout
         | P::TargetTooLong
+        | P::HeadTooLarge
         | P::ExpectationFailed
         | P::LoopDetected => 22,
     };
@@ -86,6 +87,7 @@ fn problems() -> Vec<Problem> {
         P::MethodNotAllowed,
         P::RequestTimeout,
         P::TargetTooLong,
+        P::HeadTooLarge,
         P::ExpectationFailed,
         P::LoopDetected,
     ];

@@ -1,7 +1,4 @@
-//! What a head may look like before anything believes it.
-//!
-//! The parser has refused what cannot be read. What it lets through and another parser could read otherwise is refused here
-//! (contract, section 7): nothing of it reaches the upstream, and its connection ends.
+//! What a head's fields may say, in HTTP/1.1 and in HTTP/2: they are parsed by now, and not believed yet.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
