@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
@@ -36,11 +37,12 @@ pub struct Settings {
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
 
-/// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
+/// Serves the connection until its client or `drain` ends it. Each request is the affair of the `worker` that is in force when its head
+/// has come. An answer that is under way is finished first, and says
 /// `Connection: close`.
 pub async fn serve(
     stream: Stream,
-    worker: Arc<Worker>,
+    worker: Arc<ArcSwap<Worker>>,
     peer: Peer,
     settings: Settings,
     drain: Drain,
@@ -48,9 +50,9 @@ pub async fn serve(
     let peer = Arc::new(peer);
     let requests = Requests::default();
     let counted = requests.clone();
-    let served = Arc::clone(&worker);
+    let heads = Arc::clone(&worker.load().heads);
     let service = service_fn(move |request| {
-        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
+        let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
         let running = counted.start();
         async move {
             let answer = worker.answer(request, peer).await;
@@ -62,7 +64,7 @@ pub async fn serve(
     });
     let mut connection = pin!(
         http1::Builder::new()
-            .timer(HeadTimer(Arc::clone(&worker.heads)))
+            .timer(HeadTimer(heads))
             .header_read_timeout(settings.head_timeout)
             .max_header_size(settings.max_head_bytes)
             .max_buf_size(settings.max_head_bytes.max(MIN_BUFFER))

@@ -34,21 +34,27 @@ use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Tabl
 use super::log::LineWriter;
 use crate::core::policy::RouteName;
 
-/// All that one proxy counts. Cheap to clone; clones count into the same numbers.
+/// All that one proxy counts, and which of it belongs to the routes of one configuration. Cheap to clone; clones count into the same
+/// numbers.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
 struct Inner {
-    /// One each route name, [`Inner::unrouted`] first: what is rendered.
-    distinct: Vec<RouteMetrics>,
     /// By the index that a route has in the configuration.
     routes: Vec<RouteMetrics>,
     /// `route=""`
     unrouted: RouteMetrics,
+    house: Arc<House>,
+}
+
+/// What is counted whatever the configuration.
+struct House {
+    /// One each route name that there ever was, that of no route first: what is rendered.
+    distinct: Mutex<Vec<RouteMetrics>>,
     connections: Table<Side, Connections>,
     reloads: Table<Reload, Counter>,
     refusals: Table<Limit, Counter>,
-    // The locks below are taken at start and when the text is asked for, never by a request.
+    // The locks are taken at start, at a reload and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
     levels: Mutex<Vec<(Limit, ReadLevel)>>,
     log: Mutex<Option<LineWriter>>,
@@ -66,26 +72,8 @@ impl Metrics {
     /// name are counted as one.
     #[must_use]
     pub fn new(routes: &[RouteName]) -> Self {
-        let unrouted = RouteMetrics::new(RouteName::new(""));
-        let mut distinct = vec![unrouted.clone()];
-        let mut by_name = HashMap::from([(unrouted.name().clone(), unrouted.clone())]);
-        let routes = routes
-            .iter()
-            .map(|name| {
-                by_name
-                    .entry(name.clone())
-                    .or_insert_with(|| {
-                        let route = RouteMetrics::new(name.clone());
-                        distinct.push(route.clone());
-                        route
-                    })
-                    .clone()
-            })
-            .collect();
-        Self(Arc::new(Inner {
-            distinct,
-            routes,
-            unrouted,
+        let house = House {
+            distinct: Mutex::default(),
             connections: Table::new(Connections::default),
             reloads: Table::new(Counter::default),
             refusals: Table::new(Counter::default),
@@ -93,6 +81,38 @@ impl Metrics {
             levels: Mutex::default(),
             log: Mutex::default(),
             process: ProcessCollector::for_self(),
+        };
+        Self::of(Arc::new(house), routes)
+    }
+
+    /// The same metrics for the routes of another configuration: a name that was there goes on counting, a new one begins at 0, and
+    /// one that is no longer there keeps its values.
+    #[must_use]
+    pub fn for_routes(&self, routes: &[RouteName]) -> Self {
+        Self::of(Arc::clone(&self.0.house), routes)
+    }
+
+    fn of(house: Arc<House>, routes: &[RouteName]) -> Self {
+        let mut distinct = house.distinct.lock();
+        let mut by_name: HashMap<_, _> = distinct
+            .iter()
+            .map(|route| (route.name().clone(), route.clone()))
+            .collect();
+        let mut series = |name: &RouteName| {
+            let known = by_name.entry(name.clone()).or_insert_with(|| {
+                let route = RouteMetrics::new(name.clone());
+                distinct.push(route.clone());
+                route
+            });
+            known.clone()
+        };
+        let unrouted = series(&RouteName::new(""));
+        let routes = routes.iter().map(&mut series).collect();
+        drop(distinct);
+        Self(Arc::new(Inner {
+            routes,
+            unrouted,
+            house,
         }))
     }
 
@@ -108,7 +128,7 @@ impl Metrics {
     /// The part of a store of this kind, as `store.kind` spells it. To be asked for once.
     #[must_use]
     pub fn store(&self, kind: &'static str) -> StoreMetrics {
-        let mut stores = self.0.stores.lock();
+        let mut stores = self.0.house.stores.lock();
         if let Some(store) = stores.iter().find(|store| store.0.kind == kind) {
             return store.clone();
         }
@@ -126,24 +146,24 @@ impl Metrics {
 
     /// From now on `read` tells how much of this bound is taken. It takes the place of one told before.
     pub fn watch_limit(&self, limit: Limit, read: ReadLevel) {
-        let mut levels = self.0.levels.lock();
+        let mut levels = self.0.house.levels.lock();
         levels.retain(|(other, _)| *other != limit);
         levels.push((limit, read));
     }
 
     /// From now on the lines that this writer dropped are counted.
     pub fn watch_log(&self, writer: LineWriter) {
-        *self.0.log.lock() = Some(writer);
+        *self.0.house.log.lock() = Some(writer);
     }
 
     /// Counts something that was refused because a bound was reached.
     pub fn limit_refused(&self, limit: Limit) {
-        self.0.refusals.on(limit, Counter::add_one);
+        self.0.house.refusals.on(limit, Counter::add_one);
     }
 
     /// Counts a connection, which is open until the guard is dropped.
     pub fn connection(&self, side: Side) -> ConnectionGuard {
-        self.0.connections.on(side, |connections| {
+        self.0.house.connections.on(side, |connections| {
             connections.total.add_one();
             connections.open.add_one();
         });
@@ -155,13 +175,13 @@ impl Metrics {
 
     /// Counts a configuration that was reloaded, or was not.
     pub fn config_reload(&self, result: Reload) {
-        self.0.reloads.on(result, Counter::add_one);
+        self.0.house.reloads.on(result, Counter::add_one);
     }
 
     /// Everything in the Prometheus text format 0.0.4. It reads `/proc`: not for a thread that serves.
     #[must_use]
     pub fn render(&self) -> Vec<u8> {
-        exposition::render(&self.0)
+        exposition::render(&self.0.house)
     }
 }
 
@@ -279,7 +299,7 @@ pub struct ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let connections = &self.metrics.0.connections;
+        let connections = &self.metrics.0.house.connections;
         connections.on(self.side, |connections| connections.open.take_one());
     }
 }

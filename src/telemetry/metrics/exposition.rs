@@ -7,19 +7,19 @@ use prometheus::{
 };
 
 use super::{
-    EvictionCause, Inner, Limit,
+    EvictionCause, House, Limit,
     series::{Counter, Snapshot, Table},
 };
 
 /// Everything, by name.
-pub(super) fn render(inner: &Inner) -> Vec<u8> {
+pub(super) fn render(house: &House) -> Vec<u8> {
     let mut families = Vec::new();
     build_info(&mut families);
-    requests(inner, &mut families);
-    routes(inner, &mut families);
-    stores(inner, &mut families);
-    house(inner, &mut families);
-    families.extend(inner.process.collect());
+    requests(house, &mut families);
+    routes(house, &mut families);
+    stores(house, &mut families);
+    whole(house, &mut families);
+    families.extend(house.process.collect());
     // A family without a sample is an error to the encoder.
     families.retain(|family| !family.get_metric().is_empty());
     families.sort_by(|a, b| a.name().cmp(b.name()));
@@ -42,9 +42,9 @@ fn build_info(families: &mut Vec<MetricFamily>) {
 }
 
 /// What is timed for a route. Only what has happened is shown.
-fn requests(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn requests(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut totals, mut durations, mut upstream) = (Vec::new(), Vec::new(), Vec::new());
-    for route in &inner.distinct {
+    for route in &house.distinct.lock().clone() {
         let name = route.name().as_str();
         for (outcome, series) in route.0.requests.iter() {
             if let Some(snapshot) = series.read() {
@@ -83,10 +83,10 @@ fn requests(inner: &Inner, families: &mut Vec<MetricFamily>) {
 }
 
 /// What is counted for a route beside its requests.
-fn routes(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn routes(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut in_flight, mut waiters) = (Vec::new(), Vec::new());
     let (mut settled, mut claims_lost) = (Vec::new(), Vec::new());
-    for route in &inner.distinct {
+    for route in &house.distinct.lock().clone() {
         let name = route.name().as_str();
         in_flight.push(gauge(&[("route", name)], signed(route.0.in_flight.value())));
         waiters.push(gauge(&[("route", name)], signed(route.0.waiters.value())));
@@ -121,11 +121,11 @@ fn routes(inner: &Inner, families: &mut Vec<MetricFamily>) {
     ));
 }
 
-fn stores(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn stores(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut operations, mut durations) = (Vec::new(), Vec::new());
     let (mut records, mut bytes, mut evictions) = (Vec::new(), Vec::new(), Vec::new());
     // The guard is not held while rooms are asked for their levels: they may count meanwhile.
-    let all = inner.stores.lock().clone();
+    let all = house.stores.lock().clone();
     for store in all {
         let kind = ("store", store.0.kind);
         for (operation, series) in store.0.operations.iter() {
@@ -189,9 +189,9 @@ fn stores(inner: &Inner, families: &mut Vec<MetricFamily>) {
 }
 
 /// What is counted for the process as a whole.
-fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn whole(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut open, mut total) = (Vec::new(), Vec::new());
-    for (side, series) in inner.connections.iter() {
+    for (side, series) in house.connections.iter() {
         open.push(gauge(&[("side", side)], signed(series.open.value())));
         total.push(counter(&[("side", side)], series.total.value()));
     }
@@ -211,15 +211,15 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
         "idem_proxy_config_reloads_total",
         "Configurations that were reloaded, or refused.",
         MetricType::COUNTER,
-        counters("result", &inner.reloads),
+        counters("result", &house.reloads),
     ));
     families.push(family(
         "idem_proxy_limit_refusals_total",
         "What was refused because a bound was reached.",
         MetricType::COUNTER,
-        counters("limit", &inner.refusals),
+        counters("limit", &house.refusals),
     ));
-    let watched = inner.levels.lock().clone();
+    let watched = house.levels.lock().clone();
     let level = |(limit, read): &(Limit, super::ReadLevel)| {
         gauge(&[("limit", limit.as_str())], unsigned(read()))
     };
@@ -229,7 +229,7 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         watched.iter().map(level).collect(),
     ));
-    let dropped = inner
+    let dropped = house
         .log
         .lock()
         .as_ref()
