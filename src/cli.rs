@@ -117,7 +117,7 @@ struct Place {
     /// The running proxy's configuration file
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     config: Option<PathBuf>,
-    /// Its admin listener: http://host:port or unix:/path
+    /// Its admin listener: `http://host:port` or `unix:/path`
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
     /// The file with its bearer token

@@ -15,13 +15,20 @@ const ENOUGH: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct WatchedFile {
     path: PathBuf,
-    /// What was acted on last; `None`: it could not be read.
-    known: Option<Content>,
+    /// What was acted on last.
+    known: Content,
     /// What the last look found, where that is something else: it may be half of it.
-    pending: Option<Option<Content>>,
+    pending: Option<Content>,
 }
 
-type Content = [u8; 32];
+/// What is in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Something with this SHA-256.
+    Digest([u8; 32]),
+    /// It cannot be read.
+    Unreadable,
+}
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,14 +85,20 @@ fn is_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-fn content(path: &Path) -> Option<Content> {
+fn content(path: &Path) -> Content {
+    read(path).map_or(Content::Unreadable, |text| {
+        Content::Digest(Sha256::digest(&text).into())
+    })
+}
+
+fn read(path: &Path) -> Option<Vec<u8>> {
     if !is_file(path) {
         return None;
     }
     let mut text = Vec::new();
     let mut file = File::open(path).ok()?.take(ENOUGH);
     file.read_to_end(&mut text).ok()?;
-    Some(Sha256::digest(&text).into())
+    Some(text)
 }
 
 #[cfg(test)]

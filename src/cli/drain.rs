@@ -6,7 +6,7 @@
 use std::{
     io::{self, Write as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::PathBuf,
+    path::Path,
 };
 
 use anyhow::{Context as _, anyhow, bail};
@@ -15,7 +15,7 @@ use http::{
     HeaderValue, Request, StatusCode,
     header::{AUTHORIZATION, CONNECTION, HOST},
 };
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -83,13 +83,13 @@ fn doors(admin: &Admin) -> Result<Vec<Door>, String> {
         }
         Admin::At { url, token_file } => {
             let listen = config::admin_url(url)?;
-            let token = token_file.as_ref().map(token).transpose()?;
+            let token = token_file.as_deref().map(token).transpose()?;
             Ok(vec![Door { listen, token }])
         }
     }
 }
 
-fn token(path: &PathBuf) -> Result<Token, String> {
+fn token(path: &Path) -> Result<Token, String> {
     Token::read(path).map_err(|why| format!("--token-file {}: {why}", path.display()))
 }
 
@@ -169,7 +169,7 @@ async fn ask_over(
         let body = Limited::new(response.into_body(), MAX_ANSWER)
             .collect()
             .await;
-        anyhow::Ok((status, body.map(|body| body.to_bytes()).unwrap_or_default()))
+        anyhow::Ok((status, body.map(Collected::to_bytes).unwrap_or_default()))
     };
     // The connection is driven beside the exchange; its end is seen by the exchange too.
     let (status, body) = tokio::select! {
@@ -188,15 +188,15 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     let document: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let detail = document.get("detail").and_then(|detail| detail.as_str());
     let detail = detail.unwrap_or("the proxy does not drain");
-    let mut said = format!("{detail} ({status})");
+    let mut said = vec![format!("{detail} ({status})")];
     if let Some(connections) = document.get("connections") {
-        said.push_str(&format!("; connections: {connections}"));
+        said.push(format!("  connections that are left: {connections}"));
     }
     let executions = document.get("executions").and_then(|list| list.as_array());
     for record in executions.into_iter().flatten() {
-        said.push_str(&format!("\n  still runs: {record}"));
+        said.push(format!("  still runs: {record}"));
     }
-    said
+    said.join("\n")
 }
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
         let said = refusal(StatusCode::SERVICE_UNAVAILABLE, body);
         assert_eq!(
             said,
-            "Late. (503 Service Unavailable); connections: 2\n  still runs: \"00ff\""
+            "Late. (503 Service Unavailable)\n  connections that are left: 2\n  still runs: \"00ff\""
         );
         let said = refusal(StatusCode::NOT_FOUND, b"what?");
         assert_eq!(said, "the proxy does not drain (404 Not Found)");

@@ -275,6 +275,34 @@ fn an_index_that_no_route_has_counts_as_no_route() {
 }
 
 #[test]
+fn another_configuration_counts_on_under_the_names_that_stay() {
+    let [a, b, c] = ["a", "b", "c"].map(RouteName::new);
+    let before = Metrics::new(&[a.clone(), b.clone()]);
+    let took = Duration::from_millis(1);
+    before.route(Some(0)).request(Outcome::Hit, took);
+    before.route(Some(1)).request(Outcome::Hit, took);
+    before.route(None).request(Outcome::Passthrough, took);
+    let after = before.for_routes(&[b, c]);
+    after.route(Some(0)).request(Outcome::Hit, took);
+    after.route(Some(1)).request(Outcome::Hit, took);
+    after.route(None).request(Outcome::Passthrough, took);
+    // A request that began under the old one ends under it.
+    before.route(Some(0)).request(Outcome::Hit, took);
+    for metrics in [before, after] {
+        let text = String::from_utf8(metrics.render()).unwrap();
+        for (labels, count) in [
+            (r#"route="a",outcome="hit""#, 2),
+            (r#"route="b",outcome="hit""#, 2),
+            (r#"route="c",outcome="hit""#, 1),
+            (r#"route="",outcome="passthrough""#, 2),
+        ] {
+            let line = format!("idem_proxy_requests_total{{{labels}}} {count}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    }
+}
+
+#[test]
 fn routes_of_one_name_share_their_series() {
     let metrics = Metrics::new(&["a", "b", "a", ""].map(RouteName::new));
     for index in [Some(0), Some(2), Some(3), None] {
