@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     time::Instant,
@@ -38,11 +39,12 @@ pub enum Negotiated {
     Unsaid,
 }
 
-/// Serves the connection until its client or `drain` ends it.
+/// Serves the connection until its client or `drain` ends it. Each request is the affair of the `worker` that is in force when its head
+/// has come.
 pub async fn serve<S>(
     stream: S,
     negotiated: Negotiated,
-    worker: Arc<Worker>,
+    worker: Arc<ArcSwap<Worker>>,
     peer: Peer,
     settings: Settings,
     drain: Drain,
@@ -56,7 +58,8 @@ pub async fn serve<S>(
         Negotiated::Http1 => Spoken::Http1,
         Negotiated::Unsaid => {
             let deadline = Instant::now() + settings.times.head;
-            let told = worker.times.within(deadline, stream.sniff());
+            let timers = Arc::clone(&worker.load().times);
+            let told = timers.within(deadline, stream.sniff());
             tokio::select! {
                 biased;
                 Some(Ok(Some(spoken))) = told => spoken,

@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
@@ -31,7 +32,7 @@ const MIN_BUFFER: usize = 8192;
 /// Dropping the future closes the connection.
 pub async fn serve_http1<S>(
     stream: S,
-    worker: Arc<Worker>,
+    worker: Arc<ArcSwap<Worker>>,
     peer: Arc<Peer>,
     settings: Settings,
     drain: Begun,
@@ -45,11 +46,11 @@ pub async fn serve_http1<S>(
         settings.limits,
         settings.times,
         Arc::clone(&state),
-        &worker.times,
+        &worker.load().times,
     );
     let counted = requests.clone();
     let service = service_fn(move |request| {
-        let (worker, peer) = (Arc::clone(&worker), Arc::clone(&peer));
+        let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
         let running = counted.start();
         let number = state.next();
         let refusal = state.refusal_for(number);

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use http::{Request, Response, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -56,28 +57,28 @@ const MAX_FORCED_RESETS: usize = 128;
 /// Serves the connection until its client or `drain` ends it, or its time is over. Answers that are under way are finished first.
 pub(super) async fn serve<S>(
     stream: S,
-    worker: Arc<Worker>,
+    worker: Arc<ArcSwap<Worker>>,
     peer: Arc<Peer>,
     settings: Settings,
     mut drain: Begun,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let now = worker.load_full();
     let frames = Frames::new(settings.limits.head_bytes);
     let turns = Turns::new();
     let mut end = End {
         frames: frames.clone(),
         turns: turns.clone(),
         settings,
-        timers: Arc::clone(&worker.times),
+        timers: Arc::clone(&now.times),
         timer: None,
         unsent_since: None,
         leaving_since: None,
     };
     let stream = Watched::new(stream, frames.clone());
-    let served = Arc::clone(&worker);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
+        let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
         let (turn, frames) = (turns.begin(), frames.clone());
         async move {
             let answer = worker.answer(as_one_of_ours(request), peer).await;
@@ -87,8 +88,8 @@ pub(super) async fn serve<S>(
     });
     let max_head = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
     let mut connection = pin!(
-        http2::Builder::new(worker.executions.clone())
-            .timer(HeadTimer(Arc::clone(&worker.times)))
+        http2::Builder::new(now.executions.clone())
+            .timer(HeadTimer(Arc::clone(&now.times)))
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -125,7 +126,7 @@ pub(super) async fn serve<S>(
             Excess::Control => Flood::Control,
             Excess::Reset => Flood::Reset,
         };
-        worker.proxy.metrics.flood(flood);
+        now.proxy.metrics.flood(flood);
         tracing::debug!(
             reason = flood.as_str(),
             "a client connection that flooded was ended"

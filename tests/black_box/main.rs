@@ -21,6 +21,8 @@ mod dialect_table;
 #[cfg(test)]
 mod dialects;
 #[cfg(test)]
+mod drain;
+#[cfg(test)]
 mod edges;
 #[cfg(test)]
 mod executions;
@@ -47,11 +49,15 @@ mod passthrough;
 #[cfg(test)]
 mod policy_page;
 #[cfg(test)]
+mod process;
+#[cfg(test)]
 mod readme;
 #[cfg(test)]
 mod real_clients;
 #[cfg(test)]
 mod records;
+#[cfg(test)]
+mod reload;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]

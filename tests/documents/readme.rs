@@ -202,6 +202,6 @@ fn everything() -> String {
         .operation(StoreOp::Look, StoreResult::Ok, moment);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
-    metrics.watch_certificate("server".to_owned(), Arc::new(|| Some(0)));
+    metrics.watch_certificates(Arc::new(|| vec![("server".to_owned(), 0)]));
     String::from_utf8(metrics.render()).expect("text")
 }
