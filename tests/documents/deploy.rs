@@ -122,7 +122,7 @@ fn ports(listeners: &[Listen]) -> (Vec<u16>, Vec<u16>) {
     let on = |host: &str| {
         let tcp = listeners.iter().filter_map(|listen| match listen {
             Listen::Tcp(address) => address.strip_prefix(host)?.strip_prefix(':'),
-            _ => None,
+            Listen::Unix(_) => None,
         });
         tcp.map(|port| port.parse().expect("a port")).collect()
     };
