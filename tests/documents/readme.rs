@@ -10,9 +10,10 @@ use idem_proxy::{
 
 use crate::markdown::{blocks, file, table, word, words};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "CHANGELOG.md",
+    "docs/deploy.md",
     "docs/dialects.md",
     "docs/keys.md",
     "docs/lifecycle.md",
