@@ -29,6 +29,8 @@ mod fingerprints;
 #[cfg(test)]
 mod framing;
 #[cfg(test)]
+mod framing_fuzz;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod keys;
