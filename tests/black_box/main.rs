@@ -31,6 +31,8 @@ mod fingerprints;
 #[cfg(test)]
 mod framing;
 #[cfg(test)]
+mod framing_fuzz;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod keys;

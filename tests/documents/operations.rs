@@ -50,7 +50,7 @@ fn problems() -> Vec<Problem> {
         | P::TargetTooLong
         | P::HeadTooLarge
         | P::ExpectationFailed
-        | P::LoopDetected => 22,
+        | P::LoopDetected => 23,
     };
     let second = Duration::from_secs(1);
     let carrier = Carrier::new("Idempotency-Key");

@@ -38,7 +38,7 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
 
 /// Whether the byte may stand in a token (RFC 9110, section 5.6.2).
 pub(super) const fn is_token(byte: u8) -> bool {
-    TOKEN[byte as usize]
+    TOKEN.has(byte)
 }
 
 /// Whether all bytes may stand in a token, and there is one.
@@ -46,35 +46,66 @@ pub(super) fn all_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
 }
 
-const TOKEN: [bool; 256] = table(b"!#$%&'*+-.^_`|~", true);
+const TOKEN: Set = Set::alphanumeric_and(b"!#$%&'*+-.^_`|~");
 
 /// What may stand in a path, as the `http` crate takes it: more than RFC 3986 allows, less than would break a request line.
-const PATH: [bool; 256] = table(b"!$%&'()*+,-./:;=@[\\]^_|~\"{}", true);
+const PATH: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=@[\\]^_|~\"{}");
 
 /// The same for a query.
-const QUERY: [bool; 256] = table(b"!$%&'()*+,-./:;=?@[\\]^_`{|}~", true);
+const QUERY: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=?@[\\]^_`{|}~");
 
-/// Letters and digits, and these.
-const fn table(others: &[u8], alphanumeric: bool) -> [bool; 256] {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 128_u8 {
-        table[byte as usize] = alphanumeric && byte.is_ascii_alphanumeric();
-        byte += 1;
+/// Some of the ASCII bytes, a bit each.
+#[derive(Clone, Copy)]
+struct Set {
+    below_64: u64,
+    from_64: u64,
+}
+
+impl Set {
+    const fn alphanumeric_and(others: &[u8]) -> Self {
+        let mut set = Self {
+            below_64: 0,
+            from_64: 0,
+        };
+        let mut byte = 0_u8;
+        while byte < 128 {
+            if byte.is_ascii_alphanumeric() {
+                set = set.with(byte);
+            }
+            byte += 1;
+        }
+        let mut others = others;
+        while let [byte, rest @ ..] = others {
+            set = set.with(*byte);
+            others = rest;
+        }
+        set
     }
-    let mut at = 0;
-    while at < others.len() {
-        table[others[at] as usize] = true;
-        at += 1;
+
+    const fn with(mut self, byte: u8) -> Self {
+        let bit = 1 << (byte & 63);
+        match byte {
+            0..64 => self.below_64 |= bit,
+            _ => self.from_64 |= bit,
+        }
+        self
     }
-    table
+
+    const fn has(self, byte: u8) -> bool {
+        let half = match byte {
+            0..64 => self.below_64,
+            64..128 => self.from_64,
+            128.. => 0,
+        };
+        half >> (byte & 63) & 1 == 1
+    }
 }
 
 /// Whether this is a path with or without a query and a fragment: origin-form (RFC 9112, section 3.2.1), and what clients put
 /// behind it.
 pub(super) fn is_path_and_query(target: &[u8]) -> bool {
-    let path = |byte: &u8| !PATH[*byte as usize];
-    let query = |byte: &u8| !QUERY[*byte as usize];
+    let path = |byte: &u8| !PATH.has(*byte);
+    let query = |byte: &u8| !QUERY.has(*byte);
     let Some(at) = target.iter().position(path) else {
         return true;
     };

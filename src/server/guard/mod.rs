@@ -79,13 +79,13 @@ struct Held {
 }
 
 impl<S> Guard<S> {
-    /// Guards `stream` from its first byte on. `timers` are the worker's.
+    /// Guards `stream` from its first byte on. `spare` are the worker's timers.
     pub fn new(
         stream: S,
         limits: Limits,
         times: Times,
         state: Arc<ConnectionState>,
-        timers: &Arc<Timers>,
+        spare: &Arc<Timers>,
     ) -> Self {
         Self {
             stream,
@@ -95,9 +95,9 @@ impl<S> Guard<S> {
             phase: Phase::Requests,
             held: Held::default(),
             head_since: None,
-            reading: Wait::new(Arc::clone(timers)),
+            reading: Wait::new(Arc::clone(spare)),
             write_since: None,
-            writing: Wait::new(Arc::clone(timers)),
+            writing: Wait::new(Arc::clone(spare)),
             closing: Closing::Not,
         }
     }
