@@ -60,9 +60,9 @@ pub(super) enum Unreached {
     Tls(io::Error),
     /// It speaks no HTTP/2, and is to.
     NoHttp2,
-    /// It was to say first what it takes, as HTTP/2 has it, and did not.
+    /// HTTP/2 could not be begun.
     NoGreeting(hyper::Error),
-    /// It broke off before it had said anything.
+    /// It did not begin with HTTP/2's SETTINGS, but broke off or said something else.
     Greeting(io::Error),
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Unreached {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::Timeout => f.write_str("cannot connect: no answer in connect_timeout"),
             Self::Tls(error) => write!(f, "cannot agree on TLS: {error}"),
-            Self::Greeting(error) => write!(f, "it broke off before it said anything: {error}"),
+            Self::Greeting(error) => write!(f, "it does not speak HTTP/2: {error}"),
             Self::NoGreeting(error) => write!(f, "it does not speak HTTP/2: {error}"),
             Self::NoHttp2 => f.write_str("it did not agree to HTTP/2, which is configured"),
         }

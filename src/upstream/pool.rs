@@ -431,3 +431,6 @@ impl Drop for Inner {
 
 /// How often [`Pool::drop_old`] is worth calling.
 pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;
