@@ -373,7 +373,8 @@ impl Pool {
 
     async fn try_open(&self, deadline: Instant) -> Result<Line, Unreached> {
         let inner = &self.0;
-        let Connected { wire, speaks } = connect(&inner.origin, Want::Configured, deadline).await?;
+        let Connected { wire, speaks } =
+            connect(&inner.origin, Want::Configured, &inner.tasks, deadline).await?;
         let ends = lifetime(&self.upstream().target).map(|span| Instant::now() + span);
         inner
             .may_speak_http2
