@@ -7,7 +7,7 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -16,7 +16,8 @@ use std::{
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    net::{TcpStream, UnixStream, lookup_host},
+    net::{TcpStream, UnixStream},
+    sync::oneshot,
     time::{Instant, sleep_until, timeout_at},
 };
 use tokio_rustls::TlsConnector;
@@ -25,6 +26,7 @@ use super::{addresses::in_turn, origin::Origin, wire::Wire};
 use crate::{
     config::{Protocol, Target},
     net::Stream,
+    tasks::Tasks,
     telemetry::metrics::{ConnectFailure, Side},
 };
 
@@ -60,9 +62,9 @@ pub(super) enum Unreached {
     Tls(io::Error),
     /// It speaks no HTTP/2, and is to.
     NoHttp2,
-    /// It was to say first what it takes, as HTTP/2 has it, and did not.
+    /// HTTP/2 could not be begun.
     NoGreeting(hyper::Error),
-    /// It broke off before it had said anything.
+    /// It did not begin with HTTP/2's SETTINGS, but broke off or said something else.
     Greeting(io::Error),
 }
 
@@ -87,7 +89,7 @@ impl fmt::Display for Unreached {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::Timeout => f.write_str("cannot connect: no answer in connect_timeout"),
             Self::Tls(error) => write!(f, "cannot agree on TLS: {error}"),
-            Self::Greeting(error) => write!(f, "it broke off before it said anything: {error}"),
+            Self::Greeting(error) => write!(f, "it does not speak HTTP/2: {error}"),
             Self::NoGreeting(error) => write!(f, "it does not speak HTTP/2: {error}"),
             Self::NoHttp2 => f.write_str("it did not agree to HTTP/2, which is configured"),
         }
@@ -100,13 +102,14 @@ impl fmt::Display for Unreached {
 pub(super) async fn connect(
     origin: &Origin,
     want: Want,
+    tasks: &Tasks,
     deadline: Instant,
 ) -> Result<Connected, Unreached> {
-    let reached = timeout_at(deadline, reach(origin, want)).await;
+    let reached = timeout_at(deadline, reach(origin, want, tasks)).await;
     reached.unwrap_or(Err(Unreached::Timeout))
 }
 
-async fn reach(origin: &Origin, want: Want) -> Result<Connected, Unreached> {
+async fn reach(origin: &Origin, want: Want, tasks: &Tasks) -> Result<Connected, Unreached> {
     let upstream = &origin.upstream;
     let stream = match &upstream.target {
         Target::Unix(path) => {
@@ -114,8 +117,8 @@ async fn reach(origin: &Origin, want: Want) -> Result<Connected, Unreached> {
             Stream::Unix(stream.map_err(Unreached::Connect)?)
         }
         Target::Tcp { host, port } => {
-            let resolved = lookup_host((host.as_str(), *port)).await;
-            let addresses = in_turn(resolved.map_err(Unreached::Dns)?);
+            let resolved = resolved(origin, host, *port, tasks).await;
+            let addresses = in_turn(resolved.map_err(Unreached::Dns)?.into_iter());
             let stream = first_of(&addresses).await.map_err(Unreached::Connect)?;
             prepared(stream).map_err(Unreached::Connect)?
         }
@@ -145,6 +148,30 @@ async fn reach(origin: &Origin, want: Want) -> Result<Connected, Unreached> {
     };
     let wire = Wire::tls(stream, open);
     Ok(Connected { wire, speaks })
+}
+
+/// The addresses of a host. The system's resolver blocks, and longer than anybody waits for it where its servers are silent: those who
+/// wait for it are bounded, so that they do not take all the threads that others block on.
+async fn resolved(
+    origin: &Origin,
+    host: &str,
+    port: u16,
+    tasks: &Tasks,
+) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let place = Arc::clone(&origin.resolving).acquire_owned().await;
+    let place = place.map_err(io::Error::other)?;
+    let (told, answer) = oneshot::channel();
+    let host = host.to_owned();
+    tasks.block(move || {
+        let found = (host.as_str(), port).to_socket_addrs();
+        drop(place);
+        // Whoever asked may have stopped waiting.
+        let _ = told.send(found.map(Iterator::collect));
+    });
+    answer.await.map_err(io::Error::other)?
 }
 
 /// The next address is tried when the one before has failed, or has not answered for so long (RFC 8305, section 5).

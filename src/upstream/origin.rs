@@ -3,6 +3,7 @@
 use std::sync::{Arc, atomic::AtomicUsize};
 
 use rustls::ClientConfig;
+use tokio::sync::Semaphore;
 
 use super::{NotSent, connect::Unreached};
 use crate::{
@@ -18,6 +19,8 @@ pub struct Origin {
     pub(super) tls: Option<Arc<Watched<ClientConfig>>>,
     /// Idle HTTP/1 connections on all workers.
     pub(super) idle_total: AtomicUsize,
+    /// Who may ask the resolver.
+    pub(super) resolving: Arc<Semaphore>,
     pub(super) seen: UpstreamMetrics,
     pub(super) metrics: Metrics,
 }
@@ -33,6 +36,7 @@ impl Origin {
         let tls = upstream.tls.clone().map(|files| files.watched(offer));
         Ok(Arc::new(Self {
             tls: tls.transpose()?.map(Arc::new),
+            resolving: Arc::new(Semaphore::new(MAX_RESOLVING)),
             idle_total: AtomicUsize::new(0),
             seen: metrics.upstream(&upstream.name),
             metrics,
@@ -71,6 +75,9 @@ impl Origin {
         self.tls.as_ref()
     }
 }
+
+/// So many may wait for the resolver at a time, on all workers; more wait for their turn.
+const MAX_RESOLVING: usize = 8;
 
 /// What is offered to an upstream of this protocol.
 fn offer(protocol: Protocol) -> Alpn {

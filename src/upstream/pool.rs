@@ -373,7 +373,8 @@ impl Pool {
 
     async fn try_open(&self, deadline: Instant) -> Result<Line, Unreached> {
         let inner = &self.0;
-        let Connected { wire, speaks } = connect(&inner.origin, Want::Configured, deadline).await?;
+        let Connected { wire, speaks } =
+            connect(&inner.origin, Want::Configured, &inner.tasks, deadline).await?;
         let ends = lifetime(&self.upstream().target).map(|span| Instant::now() + span);
         inner
             .may_speak_http2
@@ -431,3 +432,6 @@ impl Drop for Inner {
 
 /// How often [`Pool::drop_old`] is worth calling.
 pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -103,6 +103,8 @@ fn serve(config: Arc<ServerConfig>, mut socket: TcpStream, answers: Answers, see
             Answers::Cut | Answers::Silence => return,
         }
     }
+    // Closed with bytes unread the connection would be reset, and what we said last could be lost.
+    let _ = std::io::copy(&mut socket, &mut std::io::sink());
 }
 
 /// Reads a request with its body by length; `None`: there is none.
@@ -318,10 +320,12 @@ fn an_upstream_that_wants_a_certificate_gets_it_or_nothing() {
         shown(&Authority::new("another").client("proxy"), "bad"),
     ] {
         let proxy = Proxy::with(&Upstream::start(), &refused);
-        let answer = proxy.send(&Request::order(&key()));
-        // In TLS 1.3 the refusal comes behind our request: where its reason is lost with the connection, nobody can tell.
-        assert_eq!(answer.status, 502, "{answer}");
-        assert_eq!(origin.requests(), 1, "{answer}");
+        let request = Request::order(&key());
+        for _ in 0..2 {
+            // In TLS 1.3 the refusal comes behind our request, and is proof all the same.
+            problem(&proxy.send(&request), "upstream-unreachable");
+        }
+        assert_eq!(origin.requests(), 1);
     }
 }
 

@@ -16,8 +16,8 @@ use idem_proxy::{
         access::{AccessLog, Line},
         log,
         metrics::{
-            EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass,
-            StoreOp, StoreResult,
+            ConnectFailure, EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side,
+            StatusClass, StoreOp, StoreResult,
         },
     },
 };
@@ -306,6 +306,13 @@ fn every_label_has_its_values() {
     check(
         "`result` of a reload",
         Reload::ALL.iter().map(|value| value.as_str()).collect(),
+    );
+    check(
+        "`reason` of a failed connection",
+        ConnectFailure::ALL
+            .iter()
+            .map(|value| value.as_str())
+            .collect(),
     );
     check(
         "`reason` of a failed handshake",

@@ -51,6 +51,9 @@ fn certificates() -> tempfile::TempDir {
         ("tls.crt", &certificate),
         ("tls.key", &key.serialize_pem()),
         ("clients.crt", &certificate),
+        ("upstream.crt", &certificate),
+        ("client.crt", &certificate),
+        ("client.key", &key.serialize_pem()),
     ] {
         std::fs::write(folder.path().join(name), text).expect("written");
     }
@@ -201,6 +204,7 @@ fn everything() -> String {
     metrics
         .store("memory")
         .operation(StoreOp::Look, StoreResult::Ok, moment);
+    let _upstream = metrics.upstream("");
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
     metrics.watch_certificates(Arc::new(|| vec![("server".to_owned(), 0)]));
