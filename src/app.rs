@@ -13,7 +13,7 @@ use crate::{
     core::record::ShortId,
     flight::Flights,
     limit::Limit,
-    proxy::{Proxy, Worker},
+    proxy::{Proxy, TraceIds, Worker},
     server::{
         accept::{Accepting, MAX_REFUSALS, Serving, accept},
         connection::Settings,
@@ -99,7 +99,7 @@ impl App {
             config,
         };
         app.watch_limits(metrics);
-        app.start_workers(metrics);
+        app.start_workers(metrics)?;
         Ok(app)
     }
 
@@ -121,7 +121,7 @@ impl App {
         metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
     }
 
-    fn start_workers(&mut self, metrics: &Metrics) {
+    fn start_workers(&mut self, metrics: &Metrics) -> anyhow::Result<()> {
         let idle_totals: Vec<_> = self
             .config
             .upstreams
@@ -152,6 +152,7 @@ impl App {
                 pools,
                 executions,
                 heads: Arc::default(),
+                traces: TraceIds::new()?,
             });
             self.workers.push(Serving {
                 core,
@@ -159,6 +160,7 @@ impl App {
                 connections,
             });
         }
+        Ok(())
     }
 
     /// The addresses that clients connect to.

@@ -32,7 +32,7 @@ const ARROWS: [(&str, &str); 19] = [
     ("identity", "core tasks tls"),
     ("flight", "core"),
     ("store", "config core"),
-    ("upstream", "config net tasks telemetry timers tls"),
+    ("upstream", "config core net tasks telemetry timers tls"),
     ("route", "config core"),
     ("config", "core identity tls"),
     ("telemetry", "config core"),

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod forwarding;
 pub mod framing;
 pub mod headers;
 pub mod key;
@@ -20,4 +21,6 @@ pub mod policy;
 pub mod problem;
 pub mod record;
 pub mod time;
+pub mod trace;
+pub mod trailers;
 pub mod transition;

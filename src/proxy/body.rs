@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
@@ -16,17 +17,26 @@ use crate::upstream::UpstreamBody;
 pub enum AnswerBody {
     /// Whole and shared: a replay, a captured answer, an error. `None`: nothing (more) to send.
     Whole(Option<Bytes>),
+    /// Whole, with trailers behind it.
+    Trailed(Trailed),
     /// As the upstream sends it.
     Streamed(UpstreamBody),
     /// What was read of an answer before it turned out not to be kept, then the rest as it comes.
     Resumed {
         /// In reverse order.
-        read: Vec<Bytes>,
+        read: Vec<Frame<Bytes>>,
         /// What follows.
         rest: UpstreamBody,
     },
     /// As an execution hands it on, which reads to the end whatever becomes of the client.
     Piped(Pipe),
+}
+
+/// A whole body and its trailers, each until it is sent.
+#[derive(Debug)]
+pub struct Trailed {
+    body: Option<Bytes>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 /// Why an answer's body did not come whole; its client's connection then breaks off too.
@@ -68,11 +78,28 @@ impl AnswerBody {
         Self::Whole((!body.is_empty()).then_some(body))
     }
 
+    /// A body at hand and the fields behind it.
+    pub(super) fn with_trailers(body: Bytes, trailers: HeaderMap) -> Self {
+        Self::Trailed(Trailed {
+            body: (!body.is_empty()).then_some(body),
+            trailers: Some(Box::new(trailers)),
+        })
+    }
+
     /// A body that comes through a pipe, and the pipe's other end. A pipe that is dropped before [`Piece::End`] breaks the body off.
     pub(super) fn piped() -> (mpsc::Sender<Piece>, Self) {
         let (sender, pieces) = mpsc::channel(PIPE_LENGTH);
         let ended = false;
         (sender, Self::Piped(Pipe { pieces, ended }))
+    }
+}
+
+impl Trailed {
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        match self.body.take() {
+            Some(body) => Some(Frame::data(body)),
+            None => self.trailers.take().map(|fields| Frame::trailers(*fields)),
+        }
     }
 }
 
@@ -103,9 +130,10 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            Self::Trailed(trailed) => Poll::Ready(trailed.next().map(Ok)),
             Self::Streamed(rest) => upstream_frame(rest, cx),
             Self::Resumed { read, rest } => match read.pop() {
-                Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+                Some(piece) => Poll::Ready(Some(Ok(piece))),
                 None => upstream_frame(rest, cx),
             },
             Self::Piped(pipe) => pipe.poll_frame(cx),
@@ -115,6 +143,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_none(),
+            Self::Trailed(Trailed { body, trailers }) => body.is_none() && trailers.is_none(),
             Self::Streamed(rest) => rest.is_end_stream(),
             Self::Resumed { read, rest } => read.is_empty() && rest.is_end_stream(),
             Self::Piped(pipe) => pipe.ended,
@@ -126,13 +155,14 @@ impl Body for AnswerBody {
             Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |b| b.len() as u64)),
             Self::Streamed(rest) => rest.size_hint(),
             Self::Resumed { read, rest } => {
-                let here: u64 = read.iter().map(|piece| piece.len() as u64).sum();
-                match rest.size_hint().exact() {
-                    Some(left) => SizeHint::with_exact(here + left),
-                    None => SizeHint::default(),
+                // A body with trailers has no length: they would not be sent behind one.
+                let here = read.iter().map(|piece| piece.data_ref().map(Bytes::len));
+                match (here.sum::<Option<usize>>(), rest.size_hint().exact()) {
+                    (Some(here), Some(left)) => SizeHint::with_exact(here as u64 + left),
+                    _ => SizeHint::default(),
                 }
             }
-            Self::Piped(_) => SizeHint::default(),
+            Self::Trailed(_) | Self::Piped(_) => SizeHint::default(),
         }
     }
 }

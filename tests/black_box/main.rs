@@ -27,6 +27,8 @@ mod executions;
 #[cfg(test)]
 mod fingerprints;
 #[cfg(test)]
+mod forwarding;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod keys;
@@ -54,3 +56,7 @@ mod records;
 mod replays;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod traces;
+#[cfg(test)]
+mod trailers;
