@@ -24,3 +24,4 @@ pub mod time;
 pub mod trace;
 pub mod trailers;
 pub mod transition;
+pub mod upgrade;

@@ -12,10 +12,12 @@ use http::{
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::{Peer, Worker, answer::Answer, body::AnswerBody};
+use super::{Peer, Worker, answer::Answer, body::AnswerBody, upgrade};
 use crate::{
     config::{self, HostHeader},
-    core::{forwarding, headers, policy::Errors, problem::Problem, trace::Trace},
+    core::{
+        forwarding, headers, policy::Errors, problem::Problem, trace::Trace, upgrade::Protocols,
+    },
     telemetry::metrics::{Outcome, StatusClass},
     upstream::{MaybeSent, OutgoingBody, Pool, SendFailure, Upload, UploadStage, UpstreamBody},
 };
@@ -44,6 +46,10 @@ pub(super) async fn forward(
     request: Request<Incoming>,
     peer: &Peer,
 ) -> Answer {
+    if let Some(protocols) = Protocols::asked(request.version(), request.headers()) {
+        // Rare and large; boxed, it costs the others nothing.
+        return Box::pin(upgrade::forward(worker, through, request, &protocols, peer)).await;
+    }
     let passing = match Passing::new(worker, through) {
         Ok(passing) => passing,
         Err(answer) => return *answer,

@@ -20,6 +20,7 @@ mod settle;
 mod setup;
 mod traces;
 mod unread;
+mod upgrade;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -29,6 +30,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::{
@@ -42,6 +44,7 @@ pub use self::{
     policy_page::PolicyPage,
     records::Records,
     traces::TraceIds,
+    upgrade::Tunnel,
 };
 use crate::{
     config::Route,
@@ -134,6 +137,8 @@ pub struct Peer {
     pub address: Option<IpAddr>,
     /// The same as upstreams are told.
     pub arrival: Arrival,
+    /// What its connection has become.
+    tunnel: Mutex<Option<Box<Tunnel>>>,
 }
 
 impl Peer {
@@ -149,6 +154,7 @@ impl Peer {
                 trusted: address.is_some_and(|ip| trusted.iter().any(|net| net.contains(&ip))),
                 proto: HeaderValue::from_static("http"),
             },
+            tunnel: Mutex::new(None),
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct Settings {
 const MIN_BUFFER: usize = 8192;
 
 /// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
-/// `Connection: close`.
+/// `Connection: close`. A connection that has become a tunnel goes on as that, and ends with the drain at once.
 pub async fn serve(
     stream: Stream,
     worker: Arc<Worker>,
@@ -48,9 +48,9 @@ pub async fn serve(
     let peer = Arc::new(peer);
     let requests = Requests::default();
     let counted = requests.clone();
-    let served = Arc::clone(&worker);
+    let (served, asking) = (Arc::clone(&worker), Arc::clone(&peer));
     let service = service_fn(move |request| {
-        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
+        let (worker, peer) = (Arc::clone(&served), Arc::clone(&asking));
         let running = counted.start();
         async move {
             let answer = worker.answer(request, peer).await;
@@ -69,6 +69,7 @@ pub async fn serve(
             // Dates are the upstream's; the proxy's own errors have one.
             .auto_date_header(false)
             .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
     );
     let ended = tokio::select! {
         biased; // no order is better, and choosing one costs something
@@ -84,6 +85,14 @@ pub async fn serve(
     if let Err(error) = ended {
         // A client that goes away is no event of ours.
         tracing::debug!(%error, "a client connection ended early");
+        return;
+    }
+    if let Some(tunnel) = peer.take_tunnel() {
+        tokio::select! {
+            biased;
+            () = drain.begun() => {}
+            () = Box::pin(tunnel.run()) => {}
+        }
     }
 }
 

@@ -268,6 +268,14 @@ impl UpstreamBody {
         body
     }
 
+    /// The same on a connection that serves no other request.
+    pub(super) fn alone(incoming: Incoming) -> Self {
+        Self {
+            incoming,
+            lease: None,
+        }
+    }
+
     fn give_back_at_end(&mut self) {
         if self.incoming.is_end_stream()
             && let Some(lease) = self.lease.take()

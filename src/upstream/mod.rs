@@ -7,9 +7,11 @@ mod body;
 mod connect;
 mod pool;
 mod sent;
+mod switch;
 
 pub use body::{Incomplete, OutgoingBody, Upload, UploadStage, UpstreamBody};
 pub(crate) use body::{Pause, next_piece};
 pub use pool::Pool;
 pub(crate) use pool::SWEEP_EVERY;
 pub use sent::{MaybeSent, NotSent, SendFailure};
+pub use switch::{Switch, Switched};

@@ -117,6 +117,16 @@ impl Pool {
         &self.0.capture_timers
     }
 
+    /// Where what lives as long as a connection runs.
+    pub(super) fn tasks(&self) -> &Tasks {
+        &self.0.tasks
+    }
+
+    /// What is counted.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
     /// Sends one request and gives its answer's head; the body follows.
     ///
     /// The request is sent once. It is tried on another connection only when the one that was chosen gave it back
@@ -225,7 +235,7 @@ impl Pool {
 }
 
 /// The most that is read ahead of one upstream connection, and the largest answer head, in bytes.
-const READ_BUFFER: usize = 256 * 1024;
+pub(super) const READ_BUFFER: usize = 256 * 1024;
 
 impl Drop for Inner {
     fn drop(&mut self) {

@@ -60,3 +60,5 @@ mod streams;
 mod traces;
 #[cfg(test)]
 mod trailers;
+#[cfg(test)]
+mod upgrades;
