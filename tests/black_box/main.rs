@@ -61,4 +61,6 @@ mod traces;
 #[cfg(test)]
 mod trailers;
 #[cfg(test)]
+mod transparency;
+#[cfg(test)]
 mod upgrades;
