@@ -124,7 +124,7 @@ impl App {
             accepting: Arc::new(Accepting {
                 front: ArcSwap::from_pointee(front(&config, Arc::clone(&proxy))),
                 secured,
-                workers: running.start_workers(&proxy, &origins),
+                workers: running.start_workers(&proxy, &origins)?,
                 connections: Limit::new(room(&config)),
                 refusals: Limit::new(descriptors::refusals(descriptors::limit())),
                 drain: running.drain.clone(),
@@ -309,20 +309,24 @@ impl App {
 
 impl Running {
     /// A worker for each core.
-    fn start_workers(&mut self, proxy: &Arc<Proxy>, origins: &[Arc<Origin>]) -> Vec<Serving> {
+    fn start_workers(
+        &mut self,
+        proxy: &Arc<Proxy>,
+        origins: &[Arc<Origin>],
+    ) -> anyhow::Result<Vec<Serving>> {
         let cores = self.cores.take().into_iter();
         let start = |core: crate::server::worker::Core| {
             let executions = Tasks::new(core.runtime().clone(), self.executions.clone());
             let connections = Tasks::new(core.runtime().clone(), self.connections.clone());
-            let worker = workers::first(proxy, origins, executions);
+            let worker = workers::first(proxy, origins, executions)?;
             let worker = Arc::new(ArcSwap::from_pointee(worker));
             let sweeping = workers::sweep_pools(Arc::clone(&worker), self.stopped.clone());
             connections.detach(sweeping);
-            Serving {
+            Ok(Serving {
                 core,
                 worker,
                 connections,
-            }
+            })
         };
         cores.map(start).collect()
     }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::over;
 use crate::{
     config::Upstream,
-    proxy::{Proxy, Worker},
+    proxy::{Proxy, TraceIds, Worker},
     tasks::Tasks,
     telemetry::metrics::Metrics,
     tls::Unusable,
@@ -35,17 +35,25 @@ pub(super) fn origins(
 }
 
 /// A core's first worker.
-pub(super) fn first(proxy: &Arc<Proxy>, origins: &[Arc<Origin>], executions: Tasks) -> Worker {
+///
+/// # Errors
+/// The system gives no random bytes.
+pub(super) fn first(
+    proxy: &Arc<Proxy>,
+    origins: &[Arc<Origin>],
+    executions: Tasks,
+) -> anyhow::Result<Worker> {
     let pools = origins
         .iter()
         .map(|origin| Pool::new(Arc::clone(origin), executions.clone()))
         .collect();
-    Worker {
+    Ok(Worker {
         proxy: Arc::clone(proxy),
         pools,
         executions,
         times: Arc::default(),
-    }
+        traces: Arc::new(TraceIds::new()?),
+    })
 }
 
 /// The same core's worker under another configuration. Connections to an upstream that has not changed stay; those to another one
@@ -64,6 +72,7 @@ pub(super) fn next(before: &Worker, proxy: &Arc<Proxy>, origins: &[Arc<Origin>])
         pools: origins.iter().map(pool).collect(),
         executions: before.executions.clone(),
         times: Arc::clone(&before.times),
+        traces: Arc::clone(&before.traces),
     }
 }
 

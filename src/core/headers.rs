@@ -3,14 +3,13 @@
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
     header::{
-        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE,
-        CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, MAX_FORWARDS, RANGE,
-        SET_COOKIE, TE, TRAILER, VIA,
+        CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, COOKIE,
+        EXPECT, FORWARDED, HOST, SET_COOKIE, TE, TRAILER,
     },
     request,
 };
 
-use super::policy::ReplayHeaders;
+use super::{forwarding::append_forwarded, policy::ReplayHeaders};
 
 /// Fields that mean one connection and end with it (RFC 9110, section 7.6.1), beside those that `Connection` names.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -50,12 +49,38 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|name| name.trim().parse().ok())
             .filter(may_be_named)
             .collect();
+        if headers.contains_key(TRAILER) {
+            announce_without(headers, &named);
+        }
         for name in named {
             headers.remove(name);
         }
     }
     while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
         headers.remove(name);
+    }
+}
+
+/// What `Connection` names ends here behind the body too: a trailer that is not announced is not sent on.
+fn announce_without(headers: &mut HeaderMap, named: &[HeaderName]) {
+    let is_named = |word: &[u8]| {
+        let is = |name: &HeaderName| word.eq_ignore_ascii_case(name.as_str().as_bytes());
+        named.iter().any(is)
+    };
+    let words: Vec<&[u8]> = headers
+        .get_all(TRAILER)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .collect();
+    if !words.iter().any(|word| is_named(word)) {
+        return;
+    }
+    let left: Vec<&[u8]> = words.into_iter().filter(|word| !is_named(word)).collect();
+    let left = HeaderValue::from_bytes(&left.join(&b", "[..]));
+    match left.ok().filter(|left| !left.is_empty()) {
+        Some(left) => drop(headers.insert(TRAILER, left)),
+        None => drop(headers.remove(TRAILER)),
     }
 }
 
@@ -108,34 +133,6 @@ pub fn from_http2(parts: &mut request::Parts) {
     }
 }
 
-/// Takes out of trailers what has no place there: what frames, routes or authenticates a message, or controls how it is handled
-/// (RFC 9110, section 6.5.1). A receiver that merged them would act on what nobody has judged.
-pub fn clean_trailers(trailers: &mut HeaderMap) {
-    let has_no_place = |name: &HeaderName| {
-        is_hop_by_hop(name)
-            || name.as_str().starts_with("content-")
-            || name.as_str().starts_with("x-forwarded-")
-            || [
-                AUTHORIZATION,
-                CACHE_CONTROL,
-                COOKIE,
-                EXPECT,
-                FORWARDED,
-                HOST,
-                MAX_FORWARDS,
-                RANGE,
-                SET_COOKIE,
-                TRAILER,
-                VIA,
-            ]
-            .contains(name)
-            || name.as_str() == "idempotency-key"
-    };
-    while let Some(name) = trailers.keys().find(|name| has_no_place(name)).cloned() {
-        trailers.remove(name);
-    }
-}
-
 /// Whether the one expectation that exists is what the request has, or none (RFC 9110, section 10.1.1).
 #[must_use]
 pub fn expectation_can_be_met(headers: &HeaderMap) -> bool {
@@ -157,22 +154,6 @@ pub fn takes_trailers(headers: &HeaderMap) -> bool {
     headers.get_all(TE).iter().any(names_trailers)
 }
 
-/// Adds this hop to `Via` (RFC 9110, section 7.6.3).
-pub fn add_hop(headers: &mut HeaderMap, hop: &HeaderValue) {
-    headers.append(VIA, hop.clone());
-}
-
-/// Whether the request has been here before: one line of `Via` is `hop`, or has it among others.
-#[must_use]
-pub fn has_hop(headers: &HeaderMap, hop: &HeaderValue) -> bool {
-    let is_hop = |line: &HeaderValue| {
-        line.as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|one| one.trim_ascii() == hop.as_bytes())
-    };
-    headers.get_all(VIA).iter().any(is_hop)
-}
-
 /// How a request came in, as the upstream is told.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -185,7 +166,8 @@ pub struct Arrival {
 }
 
 /// Makes a client's request head one of ours: hop-by-hop fields and the expectation end here, `X-Forwarded-*` say
-/// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added.
+/// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added, to `Forwarded` too where it has
+/// one.
 pub fn forward_request(headers: &mut HeaderMap, arrival: &Arrival) {
     strip_hop_by_hop(headers);
     // One pass over the names is less than a look-up for each of these, which mostly are not there.
@@ -206,7 +188,11 @@ pub fn forward_request(headers: &mut HeaderMap, arrival: &Arrival) {
     headers
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| arrival.proto.clone());
-    if let Some(host) = headers.get(HOST).cloned() {
+    let host = headers.get(HOST).cloned();
+    if arrival.trusted {
+        append_forwarded(headers, arrival, host.as_ref());
+    }
+    if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
 }
@@ -302,6 +288,30 @@ mod tests {
     }
 
     #[test]
+    fn what_connection_names_is_not_announced_as_a_trailer_either() {
+        let mut headers = map(&[
+            ("connection", "x-a, x-b"),
+            ("trailer", "X-A, x-c"),
+            ("trailer", "x-b"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(
+            headers.get_all("trailer").iter().collect::<Vec<_>>(),
+            ["x-c"]
+        );
+        let mut headers = map(&[("connection", "x-a"), ("trailer", "x-a")]);
+        strip_hop_by_hop(&mut headers);
+        assert!(headers.is_empty());
+        let mut headers = map(&[
+            ("connection", "x-a"),
+            ("trailer", "x-b"),
+            ("trailer", "x-c"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers.get_all("trailer").iter().count(), 2);
+    }
+
+    #[test]
     fn naming_an_end_to_end_field_in_connection_takes_nothing_away() {
         let mut headers = map(&[
             (
@@ -364,7 +374,11 @@ mod tests {
             headers.get("x-forwarded-proto"),
             Some(&HeaderValue::from_static("https"))
         );
-        assert!(headers.contains_key("forwarded"));
+        let forwarded: Vec<_> = headers.get_all("forwarded").iter().collect();
+        assert_eq!(
+            forwarded,
+            ["for=203.0.113.9, for=192.0.2.7;proto=http;host=shop.example"]
+        );
     }
 
     #[test]
@@ -396,20 +410,6 @@ mod tests {
             links.get_all("link").iter().collect::<Vec<_>>(),
             ["<a>", "<b>"]
         );
-    }
-
-    #[test]
-    fn a_loop_is_known_by_its_own_hop_alone() {
-        let hop = HeaderValue::from_static("1.1 idem-proxy-1");
-        let mut headers = map(&[("via", "1.0 fred, 1.1 idem-proxy-2")]);
-        assert!(!has_hop(&headers, &hop));
-        add_hop(&mut headers, &hop);
-        assert!(has_hop(&headers, &hop));
-        assert_eq!(headers.get_all("via").iter().count(), 2);
-        assert!(has_hop(
-            &map(&[("via", "1.1 a,1.1 idem-proxy-1 , 1.1 b")]),
-            &hop
-        ));
     }
 
     #[test]
@@ -449,30 +449,6 @@ mod tests {
         );
         let cookies: Vec<_> = cookies.headers.get_all(COOKIE).iter().cloned().collect();
         assert_eq!(cookies, ["a=b; c=d; e=f"]);
-    }
-
-    #[test]
-    fn trailers_frame_route_and_authenticate_nothing() {
-        let mut trailers = map(&[
-            ("grpc-status", "0"),
-            ("x-checksum", "1"),
-            ("content-length", "3"),
-            ("content-type", "text/html"),
-            ("transfer-encoding", "chunked"),
-            ("host", "evil.test"),
-            ("authorization", "Bearer a"),
-            ("cookie", "a=b"),
-            ("set-cookie", "a=b"),
-            ("connection", "close"),
-            ("x-forwarded-for", "192.0.2.1"),
-            ("forwarded", "for=a"),
-            ("idempotency-key", "k"),
-            ("trailer", "x"),
-            ("te", "trailers"),
-            ("cache-control", "no-store"),
-        ]);
-        clean_trailers(&mut trailers);
-        assert_eq!(names(&trailers), ["grpc-status", "x-checksum"]);
     }
 
     #[test]

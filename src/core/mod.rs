@@ -10,6 +10,7 @@ pub mod claims;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod forwarding;
 pub mod frames;
 pub mod framing;
 pub mod headers;
@@ -21,4 +22,7 @@ pub mod policy;
 pub mod problem;
 pub mod record;
 pub mod time;
+pub mod trace;
+pub mod trailers;
 pub mod transition;
+pub mod upgrade;

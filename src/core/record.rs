@@ -235,11 +235,14 @@ impl Print {
     }
 }
 
-/// An answer as it is replayed: status, kept headers in order, raw body. Cheap to clone: head and body are shared.
+/// An answer as it is replayed: status, kept headers in order, raw body, and trailers if there were any. Cheap to clone: head and body are
+/// shared.
 #[derive(Clone)]
 pub struct StoredAnswer {
     status: StatusCode,
-    headers: Arc<[(HeaderName, HeaderValue)]>,
+    /// So many of the lines are trailers, the last ones. In a field of their own they would make every record larger.
+    trailers: u32,
+    lines: Arc<[(HeaderName, HeaderValue)]>,
     body: Bytes,
 }
 
@@ -255,10 +258,11 @@ impl StoredAnswer {
     /// arrived in, into one, so that a small answer does not pin a large read buffer.
     #[must_use]
     pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
-        let (headers, body) = copied(kept, body);
+        let (lines, body) = copied(kept, body);
         Self {
             status,
-            headers,
+            trailers: 0,
+            lines,
             body,
         }
     }
@@ -266,11 +270,34 @@ impl StoredAnswer {
     /// The same with a body that has a buffer of its own already.
     #[must_use]
     pub fn with_body(status: StatusCode, kept: &HeaderMap, body: Bytes) -> Self {
-        let (headers, _) = copied(kept, &[]);
+        let (lines, _) = copied(kept, &[]);
         Self {
             status,
-            headers,
+            trailers: 0,
+            lines,
             body,
+        }
+    }
+
+    /// The same with these fields behind its body, copied as the rest was. Those it had before go.
+    #[must_use]
+    pub fn with_trailers(self, trailers: &HeaderMap) -> Self {
+        if trailers.is_empty() {
+            return self;
+        }
+        let (copied, _) = copied(trailers, &[]);
+        // There are no more lines than a message has bytes.
+        let count = u32::try_from(copied.len()).unwrap_or(u32::MAX);
+        Self {
+            trailers: count,
+            lines: self
+                .headers()
+                .iter()
+                .chain(copied.iter())
+                .cloned()
+                .collect(),
+            status: self.status,
+            body: self.body,
         }
     }
 
@@ -283,7 +310,21 @@ impl StoredAnswer {
     /// The kept headers, line by line in the order they came.
     #[must_use]
     pub fn headers(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.headers
+        self.split().0
+    }
+
+    /// The fields behind the body, line by line in the order they came; mostly none.
+    #[must_use]
+    pub fn trailers(&self) -> &[(HeaderName, HeaderValue)] {
+        self.split().1
+    }
+
+    fn split(&self) -> Lines<'_> {
+        let trailers = usize::try_from(self.trailers).unwrap_or(usize::MAX);
+        let headers = self.lines.len().saturating_sub(trailers);
+        self.lines
+            .split_at_checked(headers)
+            .unwrap_or((&self.lines, &[]))
     }
 
     /// The raw body, shared and never copied.
@@ -292,18 +333,24 @@ impl StoredAnswer {
         &self.body
     }
 
-    /// What it weighs in a store, in bytes: body, header names and values, [`Self::HEADER_OVERHEAD`] for each line, and
-    /// [`Self::OVERHEAD`].
+    /// What it weighs in a store, in bytes: body, names and values of headers and trailers, [`Self::HEADER_OVERHEAD`] for each line,
+    /// and [`Self::OVERHEAD`].
     #[must_use]
     pub fn weight(&self) -> usize {
         let head: usize = self
-            .headers
+            .lines
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len() + Self::HEADER_OVERHEAD)
             .sum();
         Self::OVERHEAD + head + self.body.len()
     }
 }
+
+/// Header lines, then trailer lines.
+type Lines<'a> = (
+    &'a [(HeaderName, HeaderValue)],
+    &'a [(HeaderName, HeaderValue)],
+);
 
 /// Header lines and body in one buffer of their own.
 fn copied(kept: &HeaderMap, body: &[u8]) -> (Arc<[(HeaderName, HeaderValue)]>, Bytes) {
@@ -329,7 +376,8 @@ impl fmt::Debug for StoredAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoredAnswer")
             .field("status", &self.status.as_u16())
-            .field("headers", &self.headers.len())
+            .field("lines", &self.lines.len())
+            .field("trailers", &self.trailers)
             .field("body", &self.body.len())
             .finish()
     }
@@ -338,6 +386,41 @@ impl fmt::Debug for StoredAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lines(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn trailers_stand_behind_the_head_and_weigh_as_it_does() {
+        let head = lines(&[("a", "1"), ("b", "2")]);
+        let plain = StoredAnswer::capture(StatusCode::OK, &head, b"body");
+        assert_eq!((plain.headers().len(), plain.trailers().len()), (2, 0));
+        let none = plain.clone().with_trailers(&HeaderMap::new());
+        assert_eq!(none.weight(), plain.weight());
+        let trailers = lines(&[("c", "3"), ("c", "4")]);
+        let answer = plain.clone().with_trailers(&trailers);
+        let twice = answer.clone().with_trailers(&trailers);
+        for answer in [&answer, &twice] {
+            assert_eq!(answer.headers(), plain.headers());
+            let c = HeaderName::from_static("c");
+            let expected = ["3", "4"].map(|v| (c.clone(), HeaderValue::from_static(v)));
+            assert_eq!(answer.trailers(), expected);
+            assert_eq!(&answer.body()[..], b"body");
+            let added = 2 * (2 + StoredAnswer::HEADER_OVERHEAD);
+            assert_eq!(answer.weight(), plain.weight() + added);
+        }
+    }
+
+    #[test]
+    fn trailers_make_no_record_larger_that_has_none() {
+        let without = size_of::<(StatusCode, Arc<[(HeaderName, HeaderValue)]>, Bytes)>();
+        assert_eq!(size_of::<StoredAnswer>(), without);
+    }
 
     #[test]
     fn the_digits_of_an_id_are_those_that_are_displayed() {

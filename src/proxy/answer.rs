@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response,
-    header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, DATE, LINK, RETRY_AFTER},
+    header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, DATE, LINK, RETRY_AFTER},
 };
 
 use super::body::AnswerBody;
@@ -15,6 +15,7 @@ use crate::{
         problem::Problem,
         record::{Record, ShortId, State, StoredAnswer},
         time::Timestamp,
+        trailers::{self, Taken},
     },
     telemetry::metrics::Outcome,
 };
@@ -80,13 +81,22 @@ impl Answer {
     }
 }
 
-/// The replay of a complete record, marked as a hit.
+/// The answer to an OPTIONS request whose `Max-Forwards` ends here (RFC 9110, section 7.6.2): what is forwarded at all.
+pub(super) fn options() -> Answer {
+    let mut response = Response::new(AnswerBody::Whole(None));
+    let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    response.headers_mut().insert(ALLOW, allowed);
+    Answer::new(response, Outcome::Passthrough)
+}
+
+/// The replay of a complete record, marked as a hit, for a client that takes trailers or not.
 pub(super) fn replay(
     record: &Record,
     answer: &StoredAnswer,
     policy: &Policy,
+    taken: Taken,
 ) -> Response<AnswerBody> {
-    let mut response = from_stored(answer);
+    let mut response = from_stored(answer, taken);
     let headers = response.headers_mut();
     mark(headers, policy, policy.marker.hit.as_ref());
     expires(headers, policy, record.expires_at);
@@ -105,7 +115,7 @@ pub(super) fn stored(record: &Record) -> Option<&StoredAnswer> {
 }
 
 /// A stored or shared answer as it is, without a marker.
-pub(super) fn from_stored(answer: &StoredAnswer) -> Response<AnswerBody> {
+pub(super) fn from_stored(answer: &StoredAnswer, taken: Taken) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::whole(Bytes::clone(answer.body())));
     *response.status_mut() = answer.status();
     let mut headers = HeaderMap::with_capacity(answer.headers().len() + SPARE);
@@ -113,7 +123,22 @@ pub(super) fn from_stored(answer: &StoredAnswer) -> Response<AnswerBody> {
         headers.append(name.clone(), value.clone());
     }
     *response.headers_mut() = headers;
+    trail(&mut response, answer, taken);
     response
+}
+
+/// Puts an answer's trailers behind its body, if there are any and the client takes them (RFC 9110, section 6.5).
+pub(super) fn trail(response: &mut Response<AnswerBody>, answer: &StoredAnswer, taken: Taken) {
+    let trailers = answer.trailers();
+    if trailers.is_empty() || taken == Taken::No {
+        return;
+    }
+    let mut fields = HeaderMap::with_capacity(trailers.len());
+    for (name, value) in trailers {
+        fields.append(name.clone(), value.clone());
+    }
+    trailers::announce(response.headers_mut(), fields.keys());
+    *response.body_mut() = AnswerBody::with_trailers(Bytes::clone(answer.body()), fields);
 }
 
 /// Room for the headers that are added to a stored answer.

@@ -6,27 +6,37 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use crate::{core::headers, upstream::UpstreamBody};
+use crate::upstream::UpstreamBody;
 
 /// The body of an answer.
 #[derive(Debug)]
 pub enum AnswerBody {
     /// Whole and shared: a replay, a captured answer, an error. `None`: nothing (more) to send.
     Whole(Option<Bytes>),
+    /// Whole, with trailers behind it.
+    Trailed(Trailed),
     /// As the upstream sends it.
     Streamed(UpstreamBody),
     /// What was read of an answer before it turned out not to be kept, then the rest as it comes.
     Resumed {
         /// In reverse order.
-        read: Vec<Bytes>,
+        read: Vec<Frame<Bytes>>,
         /// What follows.
         rest: UpstreamBody,
     },
     /// As an execution hands it on, which reads to the end whatever becomes of the client.
     Piped(Pipe),
+}
+
+/// A whole body and its trailers, each until it is sent.
+#[derive(Debug)]
+pub struct Trailed {
+    body: Option<Bytes>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 /// Why an answer's body did not come whole; its client's connection then breaks off too.
@@ -68,11 +78,28 @@ impl AnswerBody {
         Self::Whole((!body.is_empty()).then_some(body))
     }
 
+    /// A body at hand and the fields behind it.
+    pub(super) fn with_trailers(body: Bytes, trailers: HeaderMap) -> Self {
+        Self::Trailed(Trailed {
+            body: (!body.is_empty()).then_some(body),
+            trailers: Some(Box::new(trailers)),
+        })
+    }
+
     /// A body that comes through a pipe, and the pipe's other end. A pipe that is dropped before [`Piece::End`] breaks the body off.
     pub(super) fn piped() -> (mpsc::Sender<Piece>, Self) {
         let (sender, pieces) = mpsc::channel(PIPE_LENGTH);
         let ended = false;
         (sender, Self::Piped(Pipe { pieces, ended }))
+    }
+}
+
+impl Trailed {
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        match self.body.take() {
+            Some(body) => Some(Frame::data(body)),
+            None => self.trailers.take().map(|fields| Frame::trailers(*fields)),
+        }
     }
 }
 
@@ -103,9 +130,10 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            Self::Trailed(trailed) => Poll::Ready(trailed.next().map(Ok)),
             Self::Streamed(rest) => upstream_frame(rest, cx),
             Self::Resumed { read, rest } => match read.pop() {
-                Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+                Some(piece) => Poll::Ready(Some(Ok(piece))),
                 None => upstream_frame(rest, cx),
             },
             Self::Piped(pipe) => pipe.poll_frame(cx),
@@ -115,6 +143,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_none(),
+            Self::Trailed(Trailed { body, trailers }) => body.is_none() && trailers.is_none(),
             Self::Streamed(rest) => rest.is_end_stream(),
             Self::Resumed { read, rest } => read.is_empty() && rest.is_end_stream(),
             Self::Piped(pipe) => pipe.ended,
@@ -126,13 +155,14 @@ impl Body for AnswerBody {
             Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |b| b.len() as u64)),
             Self::Streamed(rest) => rest.size_hint(),
             Self::Resumed { read, rest } => {
-                let here: u64 = read.iter().map(|piece| piece.len() as u64).sum();
-                match rest.size_hint().exact() {
-                    Some(left) => SizeHint::with_exact(here + left),
-                    None => SizeHint::default(),
+                // A body with trailers has no length: they would not be sent behind one.
+                let here = read.iter().map(|piece| piece.data_ref().map(Bytes::len));
+                match (here.sum::<Option<usize>>(), rest.size_hint().exact()) {
+                    (Some(here), Some(left)) => SizeHint::with_exact(here as u64 + left),
+                    _ => SizeHint::default(),
                 }
             }
-            Self::Piped(_) => SizeHint::default(),
+            Self::Trailed(_) | Self::Piped(_) => SizeHint::default(),
         }
     }
 }
@@ -141,11 +171,7 @@ fn upstream_frame(
     body: &mut UpstreamBody,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-    let mut frame = ready!(Pin::new(body).poll_frame(cx));
-    if let Some(Ok(frame)) = &mut frame
-        && let Some(trailers) = frame.trailers_mut()
-    {
-        headers::clean_trailers(trailers);
-    }
-    Poll::Ready(frame.map(|frame| frame.map_err(CutOff::Upstream)))
+    Pin::new(body)
+        .poll_frame(cx)
+        .map(|frame| frame.map(|frame| frame.map_err(CutOff::Upstream)))
 }

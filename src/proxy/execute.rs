@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, header::TRAILER, request, response};
-use http_body::Body as _;
+use http::{HeaderMap, Request, Response, header::TRAILER, request, response};
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::{
     sync::oneshot,
@@ -19,7 +19,7 @@ use super::{
     Place, Worker,
     body::AnswerBody,
     buffered::{Buffered, Pieces},
-    finish::{Finish, Live},
+    finish::{Finish, Live, Whole},
     forward::{not_switched, outgoing_head, passed_head},
     keyed::Start,
     settle::Settling,
@@ -32,6 +32,7 @@ use crate::{
         policy::Policy,
         problem::Problem,
         record::{NotRetained, RecordId, ShortId},
+        trailers::{self, Taken},
     },
     flight::Seat,
     limit::Permit,
@@ -67,6 +68,8 @@ pub(super) struct Execution {
     first: oneshot::Sender<First>,
     request: Request<OutgoingBody>,
     fingerprint: Arc<Fingerprint>,
+    /// Whether the first client takes trailers.
+    taken: Taken,
     room: Permit,
     _permit: Permit,
 }
@@ -74,7 +77,7 @@ pub(super) struct Execution {
 /// What came of the call.
 enum Called {
     /// An answer within `max_response_body`.
-    Whole(response::Parts, Bytes, Verdict),
+    Whole(Whole),
     /// An answer that is not kept.
     Live(Live),
     /// No usable answer.
@@ -97,7 +100,14 @@ impl Execution {
         buffered: Buffered,
         fingerprint: Arc<Fingerprint>,
     ) -> Self {
-        outgoing_head(&mut parts, worker, place.peer, pool.upstream());
+        let taken = Taken::from(&parts);
+        outgoing_head(
+            &mut parts,
+            worker,
+            place.peer,
+            &place.trace,
+            pool.upstream(),
+        );
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
         Self {
@@ -111,6 +121,7 @@ impl Execution {
             first,
             request: Request::from_parts(parts, OutgoingBody::whole(buffered.body)),
             fingerprint,
+            taken,
             room: buffered.room,
             _permit: start.permit,
         }
@@ -129,6 +140,7 @@ impl Execution {
             first,
             request,
             fingerprint,
+            taken,
             mut room,
             _permit,
         } = self;
@@ -167,13 +179,12 @@ impl Execution {
             },
             deadline,
             first,
+            taken,
             seat,
         };
         match called {
             Called::Failed(failure) => finish.failed(claim, failure).await,
-            Called::Whole(parts, body, verdict) => {
-                finish.whole(claim, &method, parts, body, verdict).await;
-            }
+            Called::Whole(whole) => finish.whole(claim, &method, whole).await,
             Called::Live(live) => finish.live(claim, live).await,
         }
     }
@@ -254,7 +265,7 @@ const AT_ONCE: usize = 64 * 1024;
 
 fn too_large(
     parts: response::Parts,
-    read: Vec<Bytes>,
+    read: Vec<Frame<Bytes>>,
     rest: UpstreamBody,
     verdict: Verdict,
 ) -> Live {
@@ -286,22 +297,37 @@ async fn read_answer(
     }
     let request_bytes = room.units();
     let mut pieces = Pieces::default();
+    let mut trailers = HeaderMap::new();
     while let Some(frame) = body.frame().await {
-        let data = match frame.map(http_body::Frame::into_data) {
-            Ok(Ok(data)) => data,
-            Ok(Err(_trailers)) => continue,
+        let frame = match frame {
+            Ok(frame) => frame,
             Err(error) => {
                 tracing::warn!(%record, %error, "an answer broke off");
                 return Called::Failed(Failure::MaybeSent);
             }
         };
-        if pieces.len() + data.len() > limit {
-            return Called::Live(too_large(parts, vec![data, pieces.whole()], body, verdict));
+        let length = match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(data), _) => data.len(),
+            (None, Some(fields)) => trailers::size(fields),
+            (None, None) => 0,
+        };
+        if pieces.len() + length > limit {
+            let read = vec![frame, Frame::data(pieces.whole())];
+            return Called::Live(too_large(parts, read, body, verdict));
         }
-        room.force_to(request_bytes + pieces.len() + data.len());
-        pieces.push(data, announced);
+        room.force_to(request_bytes + pieces.len() + length);
+        match frame.into_data() {
+            Ok(data) => pieces.push(data, announced),
+            // There is one frame of them, the last.
+            Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
+        }
     }
-    Called::Whole(parts, pieces.whole(), verdict)
+    Called::Whole(Whole {
+        parts,
+        body: pieces.whole(),
+        trailers,
+        verdict,
+    })
 }
 
 /// Runs `work` and renews the claim every third of its lease meanwhile. A claim that is lost does not end the work: its client still

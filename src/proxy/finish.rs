@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Response, response};
+use http::{HeaderMap, Method, Response, header::TRAILER, response};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tokio::{
@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    answer::{expires, mark},
+    answer::{expires, mark, trail},
     body::{AnswerBody, Piece},
     execute::{First, renewed},
     settle::Settling,
@@ -24,6 +24,7 @@ use crate::{
         policy::ReplayHeaders,
         problem::Problem,
         record::{NotRetained, ShortId, State, StoredAnswer},
+        trailers::Taken,
         transition::Settlement,
     },
     flight::{Landing, Seat},
@@ -32,11 +33,20 @@ use crate::{
     upstream::UpstreamBody,
 };
 
+/// An answer that is here whole.
+pub(super) struct Whole {
+    pub(super) parts: response::Parts,
+    pub(super) body: Bytes,
+    /// Mostly none.
+    pub(super) trailers: HeaderMap,
+    pub(super) verdict: Verdict,
+}
+
 /// An answer that is not kept, as it comes.
 pub(super) struct Live {
     pub(super) parts: response::Parts,
     /// What was read of its body, in reverse order.
-    pub(super) read: Vec<Bytes>,
+    pub(super) read: Vec<Frame<Bytes>>,
     /// What follows.
     pub(super) rest: UpstreamBody,
     pub(super) verdict: Verdict,
@@ -50,6 +60,8 @@ pub(super) struct Finish<'a> {
     /// When the proxy itself gives the call up: `capture_timeout`.
     pub(super) deadline: Instant,
     pub(super) first: oneshot::Sender<First>,
+    /// Whether the first client takes trailers.
+    pub(super) taken: Taken,
     pub(super) seat: Seat,
 }
 
@@ -73,14 +85,13 @@ impl Finish<'_> {
     }
 
     /// The answer is here.
-    pub(super) async fn whole(
-        self,
-        claim: Claim,
-        method: &Method,
-        parts: response::Parts,
-        body: Bytes,
-        verdict: Verdict,
-    ) {
+    pub(super) async fn whole(self, claim: Claim, method: &Method, whole: Whole) {
+        let Whole {
+            mut parts,
+            body,
+            trailers,
+            verdict,
+        } = whole;
         let policy = &*self.settling.route.policy;
         let bodyless = is_bodyless(method, parts.status);
         let rule = match verdict {
@@ -88,11 +99,14 @@ impl Finish<'_> {
             // An answer that is not stored is shared as it is, but for what is the first client's alone.
             Verdict::Release | Verdict::Unknown => &ReplayHeaders::EndToEnd,
         };
+        // Each answer announces what stands behind it, and some clients get nothing there.
+        parts.headers.remove(TRAILER);
         let kept = kept_for_replay(&parts.headers, rule, bodyless);
-        let answer = StoredAnswer::capture(parts.status, &kept, &body);
+        let answer = StoredAnswer::capture(parts.status, &kept, &body).with_trailers(&trailers);
         // From here on there is one copy of the body, in a buffer of its own.
         let body = Bytes::clone(answer.body());
         let mut response = Response::from_parts(parts, AnswerBody::whole(body));
+        trail(&mut response, &answer, self.taken);
         let settlement = match verdict {
             Verdict::Keep | Verdict::Stream(_) => Settlement::Complete(answer.clone()),
             Verdict::Release => Settlement::Release,
@@ -177,6 +191,7 @@ impl Finish<'_> {
             deadline,
             first,
             seat,
+            taken: _,
         } = self;
         seat.land(Landing::TooLarge);
         let _ = first.send(First::Answer {
@@ -219,13 +234,13 @@ enum Passed {
 
 /// Passes an answer on to its end, whether or not somebody still takes it. `read` is in reverse order.
 async fn pass_on(
-    mut read: Vec<Bytes>,
+    mut read: Vec<Frame<Bytes>>,
     mut rest: UpstreamBody,
     mut outlet: Outlet,
     record: ShortId,
 ) -> Passed {
     while let Some(piece) = read.pop() {
-        outlet.put(Piece::Frame(Frame::data(piece))).await;
+        outlet.put(Piece::Frame(piece)).await;
     }
     while let Some(frame) = rest.frame().await {
         match frame {

@@ -4,18 +4,20 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    HeaderValue, Request, Response, Version,
-    header::{HOST, TE, TRAILER},
+    HeaderValue, Request, Response, StatusCode, Version,
+    header::{HOST, TE},
     request,
     uri::{PathAndQuery, Uri},
 };
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::{Peer, Worker, answer::Answer, body::AnswerBody};
+use super::{Peer, Worker, answer::Answer, body::AnswerBody, upgrade};
 use crate::{
     config::{self, HostHeader},
-    core::{headers, policy::Errors, problem::Problem},
+    core::{
+        forwarding, headers, policy::Errors, problem::Problem, trace::Trace, upgrade::Protocols,
+    },
     telemetry::metrics::{Outcome, StatusClass},
     upstream::{MaybeSent, OutgoingBody, Pool, SendFailure, Upload, UploadStage, UpstreamBody},
 };
@@ -31,6 +33,8 @@ pub(super) struct Through<'a> {
     pub(super) errors: &'a Errors,
     /// What it counts as if the upstream answers.
     pub(super) outcome: Outcome,
+    /// The trace that it belongs to.
+    pub(super) trace: Trace,
 }
 
 /// Sends the request on as it comes and answers as the upstream does.
@@ -42,104 +46,164 @@ pub(super) async fn forward(
     request: Request<Incoming>,
     peer: &Peer,
 ) -> Answer {
-    let (parts, incoming) = request.into_parts();
-    let (body, upload) = if incoming.is_end_stream() {
-        (OutgoingBody::Whole(None), None)
-    } else {
-        let (body, upload) = OutgoingBody::streamed(incoming, worker.proxy.body_timeout);
-        (body, Some(upload))
+    if let Some(protocols) = Protocols::asked(request.version(), request.headers()) {
+        // Rare and large; boxed, it costs the others nothing.
+        return Box::pin(upgrade::forward(worker, through, request, &protocols, peer)).await;
+    }
+    let passing = match Passing::new(worker, through) {
+        Ok(passing) => passing,
+        Err(answer) => return *answer,
     };
-    pass(
-        worker,
-        through,
-        Request::from_parts(parts, body),
-        upload,
-        peer,
-    )
-    .await
+    let (request, upload) = outgoing(&passing, request, peer);
+    pass(passing, request, upload).await
 }
 
-/// The same for a request whose body was read already.
+/// The same for a request whose body was read already. It asks for no other protocol: what had to be read for its key is HTTP.
 pub(super) async fn forward_whole(
     worker: &Worker,
     through: Through<'_>,
     request: Request<Bytes>,
     peer: &Peer,
 ) -> Answer {
+    let passing = match Passing::new(worker, through) {
+        Ok(passing) => passing,
+        Err(answer) => return *answer,
+    };
+    let (mut parts, body) = request.into_parts();
+    passing.head(&mut parts, peer);
     pass(
-        worker,
-        through,
-        request.map(OutgoingBody::whole),
+        passing,
+        Request::from_parts(parts, OutgoingBody::whole(body)),
         None,
-        peer,
     )
     .await
 }
 
 async fn pass(
-    worker: &Worker,
-    through: Through<'_>,
+    passing: Passing<'_>,
     request: Request<OutgoingBody>,
     upload: Option<Arc<Upload>>,
-    peer: &Peer,
 ) -> Answer {
-    let Through {
-        upstream,
-        route,
-        errors,
-        outcome,
-    } = through;
-    let problem = |problem: &Problem, outcome| {
-        use crate::store::clock::Clock as _;
-        Answer::problem(problem, outcome, errors, None, worker.proxy.clock.now())
-    };
-    let failed = |why: &Problem| problem(why, Outcome::UpstreamFailure);
-    let refused = |why: &Problem| problem(why, Outcome::BadRequest);
-    let Some(pool) = worker.pools.get(upstream) else {
-        return failed(&Problem::UpstreamUnreachable); // checked when it was configured
-    };
-    let (mut parts, body) = request.into_parts();
-    let trailers = headers::takes_trailers(&parts.headers);
-    outgoing_head(&mut parts, worker, peer, pool.upstream());
-    if trailers {
-        parts
-            .headers
-            .insert(TE, HeaderValue::from_static("trailers"));
-    }
+    let pool = passing.pool;
     let sent = Instant::now();
-    let call = std::pin::pin!(pool.send(Request::from_parts(parts, body)));
-    let body_timeout = worker.proxy.body_timeout;
+    let call = std::pin::pin!(pool.send(request));
+    let body_timeout = passing.worker.proxy.body_timeout;
     let answered = head_in_time(pool, call, upload.as_deref(), body_timeout, sent).await;
-    let answered = answered.map(|sent| sent.and_then(not_switched));
-    let status = match &answered {
-        Ok(Ok(response)) => Some(response.status()),
-        Ok(Err(_)) | Err(TimedOut) => None,
-    };
-    let took = sent.elapsed();
-    worker
-        .proxy
-        .metrics
-        .route(route)
-        .upstream(StatusClass::from(status), took);
-    match answered {
-        Ok(Ok(response)) => {
-            let mut answer = Answer::new(passed(response), outcome);
-            answer.upstream = Some(took);
-            answer
-        }
-        Ok(Err(failure)) => {
-            tracing::debug!(upstream = pool.upstream().name, %failure, "an unkeyed call failed");
-            match (failure, upload.map(|upload| upload.stage())) {
-                (_, Some(UploadStage::Stalled)) => refused(&Problem::RequestTimeout),
-                (_, Some(UploadStage::Broken)) => {
-                    refused(&Problem::BadRequest("The request's body is broken."))
-                }
-                (SendFailure::NotSent(_), _) => failed(&Problem::UpstreamUnreachable),
-                (SendFailure::MaybeSent(_), _) => failed(&Problem::UpstreamFailed),
-            }
-        }
-        Err(TimedOut) => failed(&Problem::UpstreamTimeout),
+    match answered.map(|sent| sent.and_then(not_switched)) {
+        Ok(Ok(response)) => passing.passed(response, sent),
+        Ok(Err(failure)) => passing.failed(&failure, upload.map(|upload| upload.stage()), sent),
+        Err(TimedOut) => passing.timed_out(sent),
     }
+}
+
+/// A request on its way through, and what becomes of its answer.
+pub(super) struct Passing<'a> {
+    worker: &'a Worker,
+    through: Through<'a>,
+    pub(super) pool: &'a Pool,
+}
+
+impl<'a> Passing<'a> {
+    /// On its way to the upstream that it is for.
+    pub(super) fn new(worker: &'a Worker, through: Through<'a>) -> Result<Self, Box<Answer>> {
+        match worker.pools.get(through.upstream) {
+            Some(pool) => Ok(Self {
+                worker,
+                through,
+                pool,
+            }),
+            // Checked when it was configured.
+            None => Err(Box::new(through.problem(
+                worker,
+                &Problem::UpstreamUnreachable,
+                Outcome::UpstreamFailure,
+            ))),
+        }
+    }
+
+    fn head(&self, parts: &mut request::Parts, peer: &Peer) {
+        let trace = &self.through.trace;
+        outgoing_head(parts, self.worker, peer, trace, self.pool.upstream());
+    }
+
+    /// Counts the call, which began at `sent`.
+    fn count(&self, status: Option<StatusCode>, sent: Instant) -> Duration {
+        let took = sent.elapsed();
+        let metrics = self.worker.proxy.metrics.route(self.through.route);
+        metrics.upstream(StatusClass::from(status), took);
+        took
+    }
+
+    /// The upstream's answer as it goes out.
+    pub(super) fn answered(&self, response: Response<AnswerBody>, sent: Instant) -> Answer {
+        let took = self.count(Some(response.status()), sent);
+        let mut answer = Answer::new(response, self.through.outcome);
+        answer.upstream = Some(took);
+        answer
+    }
+
+    /// The upstream's answer as it came.
+    pub(super) fn passed(&self, response: Response<UpstreamBody>, sent: Instant) -> Answer {
+        self.answered(passed(response), sent)
+    }
+
+    /// There is no answer; `stage` says how far the request's own body came.
+    pub(super) fn failed(
+        &self,
+        failure: &SendFailure,
+        stage: Option<UploadStage>,
+        sent: Instant,
+    ) -> Answer {
+        self.count(None, sent);
+        let upstream = &self.pool.upstream().name;
+        tracing::debug!(upstream, %failure, "an unkeyed call failed");
+        let (problem, outcome) = match (failure, stage) {
+            (_, Some(UploadStage::Stalled)) => (Problem::RequestTimeout, Outcome::BadRequest),
+            (_, Some(UploadStage::Broken)) => (
+                Problem::BadRequest("The request's body is broken."),
+                Outcome::BadRequest,
+            ),
+            (SendFailure::NotSent(_), _) => {
+                (Problem::UpstreamUnreachable, Outcome::UpstreamFailure)
+            }
+            (SendFailure::MaybeSent(_), _) => (Problem::UpstreamFailed, Outcome::UpstreamFailure),
+        };
+        self.through.problem(self.worker, &problem, outcome)
+    }
+
+    /// There is none in time.
+    pub(super) fn timed_out(&self, sent: Instant) -> Answer {
+        self.count(None, sent);
+        let problem = Problem::UpstreamTimeout;
+        self.through
+            .problem(self.worker, &problem, Outcome::UpstreamFailure)
+    }
+}
+
+impl Through<'_> {
+    fn problem(&self, worker: &Worker, problem: &Problem, outcome: Outcome) -> Answer {
+        use crate::store::clock::Clock as _;
+        let now = worker.proxy.clock.now();
+        Answer::problem(problem, outcome, self.errors, None, now)
+    }
+}
+
+/// A client's request as the upstream gets it, its body as it comes.
+pub(super) fn outgoing(
+    passing: &Passing<'_>,
+    request: Request<Incoming>,
+    peer: &Peer,
+) -> (Request<OutgoingBody>, Option<Arc<Upload>>) {
+    let (mut parts, incoming) = request.into_parts();
+    passing.head(&mut parts, peer);
+    let (body, upload) = if incoming.is_end_stream() {
+        (OutgoingBody::Whole(None), None)
+    } else {
+        let body_timeout = passing.worker.proxy.body_timeout;
+        let (body, upload) = OutgoingBody::streamed(incoming, body_timeout);
+        (body, Some(upload))
+    };
+    (Request::from_parts(parts, body), upload)
 }
 
 /// Refuses an answer that would switch protocols: nobody has asked for that, for `Upgrade` ends at this hop.
@@ -152,20 +216,18 @@ pub(super) fn not_switched(
     Ok(answer)
 }
 
-/// What [`Pool::send`] comes to.
-type Sent = Result<Response<UpstreamBody>, SendFailure>;
-
-struct TimedOut;
+/// `response_timeout` has passed.
+pub(super) struct TimedOut;
 
 /// The answer's head, if it comes in time: within `response_timeout` of the end of the upload that began at `sent`. While the upload goes
 /// on, each piece of it has `body_timeout` to be taken, so that an upstream which does not read is given up too.
-async fn head_in_time(
+pub(super) async fn head_in_time<T>(
     pool: &Pool,
-    mut call: Pin<&mut impl Future<Output = Sent>>,
+    mut call: Pin<&mut impl Future<Output = T>>,
     upload: Option<&Upload>,
     body_timeout: Duration,
     sent: Instant,
-) -> Result<Sent, TimedOut> {
+) -> Result<T, TimedOut> {
     let limit = pool.upstream().response_timeout;
     let due = || match upload.map(Upload::stage) {
         None | Some(UploadStage::NotBegun) => sent + limit,
@@ -196,19 +258,29 @@ pub(super) fn outgoing_head(
     parts: &mut request::Parts,
     worker: &Worker,
     peer: &Peer,
+    trace: &Trace,
     upstream: &config::Upstream,
 ) {
+    let headers = &mut parts.headers;
     // The target's own authority wins over Host (RFC 9112, section 3.2.2).
-    let host = match upstream.host {
-        HostHeader::Upstream => Some(upstream.authority.as_str()),
-        HostHeader::Preserve => parts.uri.authority().map(http::uri::Authority::as_str),
-    };
-    let host = host.and_then(|host| HeaderValue::from_str(host).ok());
-    if let Some(host) = host {
-        parts.headers.insert(HOST, host);
+    let authority = parts.uri.authority().map(http::uri::Authority::as_str);
+    if let Some(host) = authority.and_then(|host| HeaderValue::from_str(host).ok()) {
+        headers.insert(HOST, host);
     }
-    headers::forward_request(&mut parts.headers, &peer.arrival);
-    headers::add_hop(&mut parts.headers, &worker.proxy.hop);
+    let trailers = headers::takes_trailers(headers);
+    headers::forward_request(headers, &peer.arrival);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    // Who is told of the host that the client named has been told by now.
+    if upstream.host == HostHeader::Upstream
+        && let Ok(host) = HeaderValue::from_str(upstream.authority.as_str())
+    {
+        headers.insert(HOST, host);
+    }
+    forwarding::count_forward(&parts.method, headers);
+    worker.proxy.hop.add_to(headers, parts.version);
+    trace.write(headers);
     if parts.uri.authority().is_some() {
         let target = parts.uri.path_and_query().cloned();
         parts.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
@@ -224,9 +296,8 @@ pub(super) fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
     response
 }
 
-/// The same for an execution, whose answers have no trailers.
+/// The same for the head of an execution's answer.
 pub(super) fn passed_head(parts: &mut http::response::Parts) {
     headers::strip_hop_by_hop(&mut parts.headers);
-    parts.headers.remove(TRAILER);
     parts.version = Version::HTTP_11;
 }

@@ -279,8 +279,10 @@ impl Visit<'_> {
         match found {
             Found::Complete(record) => match answer::stored(record) {
                 Some(stored) => match self.permitted(parts).await {
-                    Ok(()) => Answer::new(answer::replay(record, stored, policy), Outcome::Hit)
-                        .of(self.record()),
+                    Ok(()) => {
+                        let response = answer::replay(record, stored, policy, parts.into());
+                        Answer::new(response, Outcome::Hit).of(self.record())
+                    }
                     Err(denied) => *denied,
                 },
                 None => self.problem(&Problem::StoreUnavailable, Outcome::StoreFailure), // not what the store promises
@@ -407,7 +409,7 @@ impl Visit<'_> {
                 return Some(self.in_flight());
             };
             let _counted = self.metrics().waiter();
-            self.landed(waiter.landing().await, flight)
+            self.landed(waiter.landing().await, flight, parts)
         });
         // A wait that is over is a conflict, never a call of its own.
         let answer = waiting.await.unwrap_or_else(|_| Some(self.in_flight()))?;
@@ -420,7 +422,7 @@ impl Visit<'_> {
         Some(answer)
     }
 
-    fn landed(&self, landing: Landing, flight: &Flight) -> Option<Answer> {
+    fn landed(&self, landing: Landing, flight: &Flight, parts: &Parts) -> Option<Answer> {
         if !matches!(landing, Landing::NotStarted) && !flight.is_of(&self.fingerprint) {
             return None; // it landed before its request could be compared: the record says what is what
         }
@@ -429,11 +431,11 @@ impl Visit<'_> {
             Landing::NotStarted => None,
             Landing::Complete(record) => {
                 let stored = answer::stored(&record)?;
-                let response = answer::replay(&record, stored, policy);
+                let response = answer::replay(&record, stored, policy, parts.into());
                 Some(Answer::new(response, Outcome::Joined).of(self.record()))
             }
             Landing::Shared(stored) => {
-                let mut response = answer::from_stored(&stored);
+                let mut response = answer::from_stored(&stored, parts.into());
                 answer::mark(response.headers_mut(), policy, None);
                 Some(Answer::new(response, Outcome::Joined).of(self.record()))
             }

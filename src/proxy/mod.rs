@@ -18,7 +18,9 @@ mod records;
 mod replay_auth;
 mod settle;
 mod setup;
+mod traces;
 mod unread;
+mod upgrade;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -28,6 +30,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::{
@@ -40,12 +43,15 @@ pub use self::{
     body::{AnswerBody, CutOff, Pipe},
     policy_page::PolicyPage,
     records::Records,
+    traces::TraceIds,
+    upgrade::Tunnel,
 };
 use crate::{
     config::Route,
     core::{
         caller::Certified,
         carrier::BodyKind,
+        forwarding::{self, Hop, MaxForwards},
         framing,
         headers::{self, Arrival},
         key::{self, Head, Key, KeyFound, Sought},
@@ -53,6 +59,7 @@ use crate::{
         policy::{Errors, KeyRule, Policy},
         problem::{KeyRefused, Problem},
         record::ShortId,
+        trace::Trace,
     },
     flight::Flights,
     identity::Kept,
@@ -79,7 +86,7 @@ pub struct Proxy {
     /// The headers that anything here is decided by: twins of them that are spelt with `_` are dropped.
     pub acted_on: Vec<HeaderName>,
     /// This process in `Via`, not to be guessed: a request that has it comes from here.
-    pub hop: HeaderValue,
+    pub hop: Hop,
     /// How errors are said where no route says it.
     pub errors: Errors,
     /// Where records are.
@@ -121,6 +128,8 @@ pub struct Worker {
     pub executions: Tasks,
     /// For the times of client connections.
     pub times: Arc<Timers>,
+    /// Ids of the traces that begin here.
+    pub traces: Arc<TraceIds>,
 }
 
 /// Who is at the other end of a client's connection.
@@ -132,6 +141,8 @@ pub struct Peer {
     pub arrival: Arrival,
     /// Who its certificate says it is, which was verified; `None`: it has shown none.
     pub certificate: Option<Certified>,
+    /// What its connection has become.
+    tunnel: Arc<Mutex<Option<Box<Tunnel>>>>,
 }
 
 impl Peer {
@@ -148,6 +159,7 @@ impl Peer {
                 proto: HeaderValue::from_static("http"),
             },
             certificate: None,
+            tunnel: Arc::default(),
         }
     }
 
@@ -183,6 +195,7 @@ struct Place<'a> {
     /// Normalised.
     path: &'a str,
     peer: &'a Peer,
+    trace: Trace,
 }
 
 /// An error of the proxy's own, and how it is counted.
@@ -222,7 +235,8 @@ impl Worker {
         let uri = request.uri().clone();
         let path = normalise(uri.path());
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
-        let (route, course) = self.dispatch(&request, &peer, &path);
+        let trace = Trace::of(request.headers(), || self.traces.next());
+        let (route, course) = self.dispatch(&request, &peer, &path, trace);
         let answer = match course {
             Course::Answered(answer) => {
                 read_away(request).await;
@@ -244,6 +258,7 @@ impl Worker {
             outcome: answer.outcome,
             status: Some(answer.response.status()),
             record: answer.record,
+            trace: Some(trace.id()),
             took,
             upstream: answer.upstream,
             request_bytes: answer.request_bytes,
@@ -266,6 +281,7 @@ impl Worker {
             outcome: answer.outcome,
             status: Some(answer.response.status()),
             record: None,
+            trace: None,
             took,
             upstream: None,
             request_bytes: None,
@@ -281,6 +297,7 @@ impl Worker {
         request: &Request<Incoming>,
         peer: &'a Peer,
         path: &'a str,
+        trace: Trace,
     ) -> (Option<usize>, Course<'a>) {
         if let Some(problem) = self.refusal(request) {
             return (None, self.turned_away(problem));
@@ -292,9 +309,12 @@ impl Worker {
             let answer = page.answer(request.method(), request.headers(), errors, now);
             return (None, Course::Answered(Box::new(answer)));
         }
+        if forwarding::max_forwards(request.method(), request.headers()) == MaxForwards::Here {
+            return (None, Course::Answered(Box::new(answer::options())));
+        }
         let index = match self.proxy.router.find(request.method(), path) {
             Match::Route(index) => index,
-            Match::None => return (None, self.pass_through(request)),
+            Match::None => return (None, self.pass_through(request, trace)),
             Match::MethodCase => {
                 let problem = Problem::BadRequest(
                     "Methods are case-sensitive, and this one is written in upper case.",
@@ -303,13 +323,14 @@ impl Worker {
             }
         };
         let Some(route) = self.proxy.router.get(index) else {
-            return (None, self.pass_through(request)); // an index of the router's own is always there
+            return (None, self.pass_through(request, trace)); // an index of the router's own is always there
         };
         let place = Place {
             index,
             route,
             path,
             peer,
+            trace,
         };
         (Some(index), self.on_route(request, place))
     }
@@ -367,7 +388,7 @@ impl Worker {
         }
     }
 
-    fn pass_through(&self, request: &Request<Incoming>) -> Course<'_> {
+    fn pass_through(&self, request: &Request<Incoming>, trace: Trace) -> Course<'_> {
         let keyed = self
             .proxy
             .key_headers
@@ -383,6 +404,7 @@ impl Worker {
             route: None,
             errors: &self.proxy.errors,
             outcome,
+            trace,
         })
     }
 
@@ -410,7 +432,7 @@ impl Worker {
                 "A target is a path, or * for OPTIONS (RFC 9110, section 7.1).",
             ));
         }
-        if headers::has_hop(request.headers(), &self.proxy.hop) {
+        if self.proxy.hop.is_in(request.headers()) {
             return Some(Problem::LoopDetected);
         }
         (!headers::expectation_can_be_met(request.headers())).then_some(Problem::ExpectationFailed)
@@ -445,6 +467,7 @@ impl<'a> Place<'a> {
             route: Some(self.index),
             errors: &self.route.policy.errors,
             outcome,
+            trace: self.trace,
         }
     }
 }

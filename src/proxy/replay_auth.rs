@@ -88,7 +88,14 @@ async fn ask(
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.uri = Uri::from(path.clone());
     parts.headers = credentials(&policy.identity, asking);
-    outgoing_head(&mut parts, worker, place.peer, pool.upstream());
+    place.trace.copy(&asking.headers, &mut parts.headers);
+    outgoing_head(
+        &mut parts,
+        worker,
+        place.peer,
+        &place.trace,
+        pool.upstream(),
+    );
     let question = Request::from_parts(parts, OutgoingBody::whole(Bytes::new()));
 
     let sent = Instant::now();

@@ -4,14 +4,20 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use http::{
-    HeaderName, HeaderValue,
-    header::{AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TRANSFER_ENCODING},
+    HeaderName,
+    header::{
+        AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, MAX_FORWARDS,
+        TRANSFER_ENCODING, VIA,
+    },
 };
 
 use super::{PolicyPage, Proxy, Records};
 use crate::{
     config::{Config, StoreKind},
-    core::policy::{CallerPart, KeyPlace},
+    core::{
+        forwarding::Hop,
+        policy::{CallerPart, KeyPlace},
+    },
     flight::Flights,
     identity::Kept,
     limit::Limit,
@@ -146,7 +152,7 @@ impl Proxy {
 
 /// What a proxy has whatever its configuration; counts are those of its routes.
 struct Lasting {
-    hop: HeaderValue,
+    hop: Hop,
     records: Arc<Records>,
     flights: Arc<Flights>,
     executions: Arc<Limit>,
@@ -157,24 +163,24 @@ struct Lasting {
 }
 
 /// This process as `Via` names it.
-fn hop() -> anyhow::Result<HeaderValue> {
+fn hop() -> anyhow::Result<Hop> {
     let mut tag = [0; 8];
     getrandom::fill(&mut tag).context("the system gives no random bytes")?;
-    Ok(HeaderValue::try_from(format!(
-        "1.1 idem-proxy-{:016x}",
-        u64::from_be_bytes(tag)
-    ))?)
+    let tag = format!("idem-proxy-{:016x}", u64::from_be_bytes(tag));
+    Hop::new(&tag).context("the tag in Via is no word")
 }
 
 /// Headers that are acted on whatever the configuration.
-const ALWAYS_ACTED_ON: [HeaderName; 7] = [
+const ALWAYS_ACTED_ON: [HeaderName; 9] = [
     AUTHORIZATION,
     CONNECTION,
     COOKIE,
     EXPECT,
     FORWARDED,
     HOST,
+    MAX_FORWARDS,
     TRANSFER_ENCODING,
+    VIA,
 ];
 
 fn distinct<'a>(names: impl Iterator<Item = &'a HeaderName>) -> Vec<HeaderName> {

@@ -9,6 +9,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 
 use hyper::{server::conn::http1, service::service_fn};
@@ -27,7 +28,7 @@ use crate::proxy::{AnswerBody, CutOff, Peer, Worker};
 const MIN_BUFFER: usize = 8192;
 
 /// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
-/// `Connection: close`.
+/// `Connection: close`. A connection that has become a tunnel goes on as that, and ends with the drain at once.
 ///
 /// Dropping the future closes the connection.
 pub async fn serve_http1<S>(
@@ -35,7 +36,7 @@ pub async fn serve_http1<S>(
     worker: Arc<ArcSwap<Worker>>,
     peer: Arc<Peer>,
     settings: Settings,
-    drain: Begun,
+    mut drain: Begun,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -48,7 +49,7 @@ pub async fn serve_http1<S>(
         Arc::clone(&state),
         &worker.load().times,
     );
-    let counted = requests.clone();
+    let (counted, client) = (requests.clone(), Arc::clone(&peer));
     let service = service_fn(move |request| {
         let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
         let running = counted.start();
@@ -61,7 +62,10 @@ pub async fn serve_http1<S>(
                 None => worker.answer(request, peer).await,
             };
             if let Some(state) = undecided {
-                state.no_tunnel();
+                match answer.status() {
+                    StatusCode::SWITCHING_PROTOCOLS => state.tunnel(),
+                    _ => state.no_tunnel(),
+                }
             }
             Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, running)))
         }
@@ -74,21 +78,31 @@ pub async fn serve_http1<S>(
             // Dates are the upstream's; the proxy's own errors have one.
             .auto_date_header(false)
             .serve_connection(TokioIo::new(guard), service)
+            .with_upgrades()
     );
     let ended = tokio::select! {
         biased; // no order is better, and choosing one costs something
         ended = connection.as_mut() => ended,
-        () = drain => {
+        () = &mut drain => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = requests.none_for(IDLE_AT_DRAIN) => return,
+                _ = connection.as_mut() => {}
+                () = requests.none_for(IDLE_AT_DRAIN) => {}
             }
+            return;
         }
     };
     if let Err(error) = ended {
         // A client that goes away is no event of ours.
         tracing::debug!(%error, "a client connection ended early");
+        return;
+    }
+    if let Some(tunnel) = client.take_tunnel() {
+        tokio::select! {
+            biased;
+            () = drain => {}
+            () = Box::pin(tunnel.run()) => {}
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Access lines: one a request, on the queue of the logs.
 //!
 //! A line has `time`, `level` (info), `msg` ("request"), `method`, `route` (`""`: none), `outcome`, and, where they are
-//! known, `status`, `record` (16 hexadecimal digits), `took_ms`, `upstream_ms`, `request_bytes`, `response_bytes`. There is no
-//! path, no query, no address, no key, no credential: nothing that a client chooses but a method from a closed list.
+//! known, `status`, `record` (16 hexadecimal digits), `trace` (32), `took_ms`, `upstream_ms`, `request_bytes`, `response_bytes`. There is no
+//! path, no query, no address, no key, no credential: nothing that a client chooses but a method from a closed list, and the digits of a trace.
 //! It costs well under a microsecond and, once its thread's buffer has grown, no allocation.
 
 use std::{sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use super::{
     },
     metrics::Outcome,
 };
-use crate::core::{policy::RouteName, record::ShortId, time::Timestamp};
+use crate::core::{policy::RouteName, record::ShortId, time::Timestamp, trace::TraceId};
 
 /// Writes access lines, or does nothing. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub struct Line<'a> {
     pub status: Option<StatusCode>,
     /// The record that it met.
     pub record: Option<ShortId>,
+    /// The trace that it belongs to: the client's, or the one that was started for it.
+    pub trace: Option<TraceId>,
     /// From its head to the end of its answer.
     pub took: Duration,
     /// How long its upstream call took, where it waited for one.
@@ -139,14 +141,10 @@ impl Target {
             decimal(buffer, names.status, u64::from(status.as_u16()));
         }
         if let Some(record) = line.record {
-            for part in [
-                names.record.as_bytes(),
-                names.quote.as_bytes(),
-                &record.digits(),
-                names.quote.as_bytes(),
-            ] {
-                buffer.extend_from_slice(part);
-            }
+            digits(buffer, names, names.record, &record.digits());
+        }
+        if let Some(trace) = line.trace {
+            digits(buffer, names, names.trace, trace.digits());
         }
         buffer.extend_from_slice(names.took.as_bytes());
         push_ms(buffer, line.took);
@@ -172,6 +170,7 @@ struct Names {
     outcome: &'static str,
     status: &'static str,
     record: &'static str,
+    trace: &'static str,
     took: &'static str,
     upstream: &'static str,
     request_bytes: &'static str,
@@ -188,6 +187,7 @@ const TEXT: Names = Names {
     outcome: " outcome=",
     status: " status=",
     record: " record=",
+    trace: " trace=",
     took: " took_ms=",
     upstream: " upstream_ms=",
     request_bytes: " request_bytes=",
@@ -203,6 +203,7 @@ const JSON: Names = Names {
     outcome: r#","outcome":"#,
     status: r#","status":"#,
     record: r#","record":"#,
+    trace: r#","trace":"#,
     took: r#","took_ms":"#,
     upstream: r#","upstream_ms":"#,
     request_bytes: r#","request_bytes":"#,
@@ -212,8 +213,13 @@ const JSON: Names = Names {
 };
 
 fn quoted(buffer: &mut Vec<u8>, names: &Names, before: &str, value: &str) {
-    for part in [before, names.quote, value, names.quote] {
-        buffer.extend_from_slice(part.as_bytes());
+    digits(buffer, names, before, value.as_bytes());
+}
+
+fn digits(buffer: &mut Vec<u8>, names: &Names, before: &str, value: &[u8]) {
+    let quote = names.quote.as_bytes();
+    for part in [before.as_bytes(), quote, value, quote] {
+        buffer.extend_from_slice(part);
     }
 }
 
@@ -240,9 +246,11 @@ fn method_name(method: &Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
     use crate::{
-        core::record::RecordId,
+        core::{record::RecordId, trace::Trace},
         telemetry::log::{start, tests::Sink},
     };
 
@@ -270,6 +278,7 @@ mod tests {
             outcome: Outcome::Miss,
             status: Some(StatusCode::CREATED),
             record: Some(RecordId::from_bytes(id).short()),
+            trace: Some(Trace::of(&HeaderMap::new(), || [0xfeed, 0xbeef, 1]).id()),
             took: Duration::from_micros(12_345),
             upstream: Some(Duration::from_micros(11_001)),
             request_bytes: Some(300),
@@ -284,6 +293,7 @@ mod tests {
             outcome: Outcome::Passthrough,
             status: None,
             record: None,
+            trace: None,
             took: Duration::from_nanos(10),
             upstream: None,
             request_bytes: None,
@@ -296,7 +306,7 @@ mod tests {
         assert_eq!(
             formatted(LineFormat::Text, &full(&Method::POST)),
             "2026-11-30T18:57:33.120Z  INFO idem_proxy::access: request method=POST route=orders outcome=miss \
-             status=201 record=0123456789abcdef took_ms=12.345 upstream_ms=11.001 request_bytes=300 response_bytes=0\n"
+             status=201 record=0123456789abcdef trace=000000000000feed000000000000beef took_ms=12.345 upstream_ms=11.001 request_bytes=300 response_bytes=0\n"
         );
         assert_eq!(
             formatted(LineFormat::Text, &scant(&Method::GET)),
@@ -314,6 +324,7 @@ mod tests {
             serde_json::json!({
                 "time": "2026-11-30T18:57:33.120Z", "level": "info", "target": "idem_proxy::access", "msg": "request",
                 "method": "POST", "route": "orders", "outcome": "miss", "status": 201, "record": "0123456789abcdef",
+                "trace": "000000000000feed000000000000beef",
                 "took_ms": 12.345, "upstream_ms": 11.001, "request_bytes": 300, "response_bytes": 0,
             })
         );

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::pool::Lease;
-use crate::core::headers;
+use crate::core::trailers;
 
 /// A request body as it is sent.
 #[derive(Debug)]
@@ -151,12 +151,7 @@ impl Body for OutgoingBody {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Self::Streamed(streamed) => {
-                let mut frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
-                if let Some(Ok(frame)) = &mut frame
-                    && let Some(trailers) = frame.trailers_mut()
-                {
-                    headers::clean_trailers(trailers);
-                }
+                let frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
                 let upload = &streamed.upload;
                 match &frame {
                     None => upload.becomes(ENDED),
@@ -201,14 +196,24 @@ fn poll_piece(
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
     match Pin::new(incoming).poll_frame(cx) {
-        Poll::Ready(frame) => {
+        Poll::Ready(mut frame) => {
             pause.over();
+            clean(&mut frame);
             Poll::Ready(frame.map(|frame| frame.map_err(Incomplete::Broken)))
         }
         Poll::Pending => {
             ready!(pause.poll(cx));
             Poll::Ready(Some(Err(Incomplete::Stalled)))
         }
+    }
+}
+
+/// Takes out of trailers what may not stand there; other frames stay as they are.
+fn clean(frame: &mut Option<Result<Frame<Bytes>, hyper::Error>>) {
+    if let Some(Ok(frame)) = frame
+        && let Some(fields) = frame.trailers_mut()
+    {
+        trailers::clean(fields);
     }
 }
 
@@ -263,6 +268,14 @@ impl UpstreamBody {
         body
     }
 
+    /// The same on a connection that serves no other request.
+    pub(super) fn alone(incoming: Incoming) -> Self {
+        Self {
+            incoming,
+            lease: None,
+        }
+    }
+
     fn give_back_at_end(&mut self) {
         if self.incoming.is_end_stream()
             && let Some(lease) = self.lease.take()
@@ -281,7 +294,8 @@ impl Body for UpstreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        let mut frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        clean(&mut frame);
         match &frame {
             Some(Ok(_)) => this.give_back_at_end(),
             Some(Err(_)) => this.lease = None,

@@ -17,6 +17,7 @@ mod multiplexed;
 mod origin;
 mod pool;
 mod sent;
+mod switch;
 mod wire;
 
 pub use body::{Incomplete, OutgoingBody, Upload, UploadStage, UpstreamBody};
@@ -25,3 +26,4 @@ pub use origin::Origin;
 pub use pool::Pool;
 pub(crate) use pool::SWEEP_EVERY;
 pub use sent::{MaybeSent, NotSent, SendFailure};
+pub use switch::{Switch, Switched};

@@ -143,6 +143,11 @@ impl Pool {
         &self.0.capture_timers
     }
 
+    /// Where what lives as long as a connection runs.
+    pub(super) fn tasks(&self) -> &Tasks {
+        &self.0.tasks
+    }
+
     /// Sends one request and gives its answer's head; the body follows.
     ///
     /// The request is sent once. It is tried on another connection only when the one that was chosen gave it back
@@ -371,6 +376,17 @@ impl Pool {
         self.0.origin.counted(opened)
     }
 
+    /// A connection of its own for one request over HTTP/1.1, whatever else is spoken.
+    pub(super) async fn alone(&self) -> Result<Fresh, NotSent> {
+        let origin = &self.0.origin;
+        let deadline = Instant::now() + origin.upstream().connect_timeout;
+        let opened = async {
+            let connected = connect(origin, Want::Http1, &self.0.tasks, deadline).await?;
+            Fresh::over(connected.wire).await
+        };
+        origin.counted(opened.await)
+    }
+
     async fn try_open(&self, deadline: Instant) -> Result<Line, Unreached> {
         let inner = &self.0;
         let Connected { wire, speaks } =
@@ -389,6 +405,28 @@ impl Pool {
             });
             return Ok(Line::Http2(stream, Used::Never));
         }
+        let Fresh {
+            sender,
+            turn,
+            connection,
+        } = Fresh::over(wire).await?;
+        inner.tasks.detach(async move {
+            // What went wrong on it is told to the request that met it.
+            let _ = connection.await;
+        });
+        Ok(Line::Http1(Http1 { sender, turn, ends }))
+    }
+}
+
+/// An HTTP/1 connection that nobody drives yet.
+pub(super) struct Fresh {
+    pub(super) sender: SendRequest<OutgoingBody>,
+    pub(super) turn: Turn,
+    pub(super) connection: http1::Connection<TokioIo<Watching>, OutgoingBody>,
+}
+
+impl Fresh {
+    async fn over(wire: super::wire::Wire) -> Result<Self, Unreached> {
         let (wire, turn) = Watching::new(wire);
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(READ_BUFFER)
@@ -396,11 +434,11 @@ impl Pool {
             .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| Unreached::Connect(std::io::Error::other(error)))?;
-        inner.tasks.detach(async move {
-            // What went wrong on it is told to the request that met it.
-            let _ = connection.await;
-        });
-        Ok(Line::Http1(Http1 { sender, turn, ends }))
+        Ok(Self {
+            sender,
+            turn,
+            connection,
+        })
     }
 }
 

@@ -28,6 +28,7 @@ mod edges;
 mod executions;
 #[cfg(test)]
 mod fingerprints;
+mod forwarding;
 #[cfg(test)]
 mod framing;
 #[cfg(test)]
@@ -69,6 +70,14 @@ mod times;
 mod tls;
 #[cfg(test)]
 mod tls_files;
+#[cfg(test)]
+mod traces;
+#[cfg(test)]
+mod trailers;
+#[cfg(test)]
+mod transparency;
+#[cfg(test)]
+mod upgrades;
 #[cfg(test)]
 mod upstream_h2;
 #[cfg(test)]

@@ -326,7 +326,10 @@ fn where_a_request_came_from_is_told_and_cannot_be_made_up() {
     assert_eq!(seen.one("X-Forwarded-Proto"), Some("https"));
     assert_eq!(
         (seen.one("X-Forwarded-Host"), seen.one("Forwarded")),
-        (Some("evil.test"), Some("for=203.0.113.9"))
+        (
+            Some("evil.test"),
+            Some("for=203.0.113.9, for=127.0.0.1;proto=http;host=shop.test")
+        )
     );
 }
 

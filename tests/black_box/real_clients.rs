@@ -14,6 +14,7 @@ mod ec2;
 mod gocardless;
 mod stripe;
 mod svix;
+mod websocket;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

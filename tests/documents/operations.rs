@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use idem_proxy::{
     config::{self, LogFormat},
     core::{
@@ -10,6 +10,7 @@ use idem_proxy::{
         policy::{Carrier, ErrorShape, Errors, RouteName},
         problem::{KeyFault, KeyRefused, Problem},
         record::RecordId,
+        trace::Trace,
         transition::HoldLeft,
     },
     telemetry::{
@@ -334,6 +335,7 @@ fn every_field_of_an_access_line_is_listed() {
         outcome: Outcome::Miss,
         status: Some(StatusCode::CREATED),
         record: Some(RecordId::from_bytes([7; 32]).short()),
+        trace: Some(Trace::of(&HeaderMap::new(), || [1, 2, 3]).id()),
         took: Duration::from_millis(2),
         upstream: Some(Duration::from_millis(1)),
         request_bytes: Some(1),

@@ -306,6 +306,16 @@ impl Client {
         })
     }
 
+    /// The next `count` bytes, whatever they are.
+    pub(crate) fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count);
+        let mut sink = |piece: &[u8]| bytes.extend_from_slice(piece);
+        let until = Instant::now() + PATIENCE;
+        let taken = self.wire.body(Framing::Length(count), until, &mut sink);
+        taken.unwrap_or_else(|trouble| panic!("{count} bytes: {trouble:?}"));
+        bytes
+    }
+
     /// Every byte until the proxy closes, one `char` each.
     pub(crate) fn everything(&mut self) -> String {
         let mut all = Vec::new();
