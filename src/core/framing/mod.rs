@@ -9,6 +9,8 @@ mod fault;
 mod fields;
 mod head;
 mod line;
+#[cfg(test)]
+mod properties;
 mod scan;
 mod stream;
 #[cfg(test)]
