@@ -73,8 +73,7 @@ pub async fn serve(
             .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
-        biased; // no order is better, and choosing one costs something
-        ended = connection.as_mut() => ended,
+        biased; // an answer that starts after the drain has begun says that it is the last one
         () = drain.begun() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
@@ -82,6 +81,7 @@ pub async fn serve(
                 () = requests.none_for(IDLE_AT_DRAIN) => return,
             }
         }
+        ended = connection.as_mut() => ended,
     };
     if let Err(error) = ended {
         // A client that goes away is no event of ours.
