@@ -146,8 +146,10 @@ async fn until_drained(
     };
     let cores = Cores::start(config.server.threads()).context("cannot start the workers")?;
     let mut app = App::new(config, listeners, cores, &metrics, access)?;
-    if let Some(file) = file {
-        app.reload_from(file, hangups);
+    match file {
+        Some(file) => app.reload_from(file, hangups),
+        // So that a SIGHUP is told that nobody listens.
+        None => drop(hangups),
     }
     for address in app.client_addresses() {
         tracing::info!(

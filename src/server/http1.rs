@@ -81,8 +81,7 @@ pub async fn serve_http1<S>(
             .with_upgrades()
     );
     let ended = tokio::select! {
-        biased; // no order is better, and choosing one costs something
-        ended = connection.as_mut() => ended,
+        biased; // an answer that starts after the drain has begun says that it is the last one
         () = &mut drain => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
@@ -91,6 +90,7 @@ pub async fn serve_http1<S>(
             }
             return;
         }
+        ended = connection.as_mut() => ended,
     };
     if let Err(error) = ended {
         // A client that goes away is no event of ours.

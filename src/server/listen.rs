@@ -9,8 +9,12 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use parking_lot::Mutex;
 use rustix::io::Errno;
-use tokio::net::{TcpListener, TcpSocket, UnixListener, lookup_host};
+use tokio::{
+    net::{TcpListener, TcpSocket, UnixListener, lookup_host},
+    time::Instant,
+};
 
 use crate::{
     config::{Config, Listen},
@@ -23,6 +27,8 @@ pub struct Listener {
     kind: Kind,
     /// As it is shown to people.
     address: String,
+    /// When it was last said that connections cannot be accepted.
+    told: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -75,6 +81,14 @@ impl Listeners {
 }
 
 impl Listener {
+    fn new(kind: Kind, address: String) -> Self {
+        Self {
+            kind,
+            address,
+            told: Mutex::new(None),
+        }
+    }
+
     /// Takes over a listener that somebody else has bound.
     ///
     /// # Errors
@@ -83,7 +97,7 @@ impl Listener {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?.to_string();
         let kind = Kind::Tcp(TcpListener::from_std(listener)?);
-        Ok(Self { kind, address })
+        Ok(Self::new(kind, address))
     }
 
     /// Binds every address that `listen` names.
@@ -114,6 +128,16 @@ impl Listener {
         }
     }
 
+    /// Whether it is time to say again that connections cannot be accepted.
+    fn is_news(&self) -> bool {
+        let (mut told, now) = (self.told.lock(), Instant::now());
+        let is_news = told.is_none_or(|at| now.duration_since(at) >= TELL_EVERY);
+        if is_news {
+            *told = Some(now);
+        }
+        is_news
+    }
+
     /// The next connection, and its peer's address where it has one.
     ///
     /// A connection that is gone before it was accepted is not an error. Where the process is out of file descriptors `no_files` is
@@ -137,13 +161,18 @@ impl Listener {
                     if is_for_want_of_files(&error) {
                         no_files();
                     }
-                    tracing::warn!(%error, address = self.address, "cannot accept connections; trying again");
+                    if self.is_news() {
+                        tracing::warn!(%error, address = self.address, "cannot accept connections; trying again");
+                    }
                     tokio::time::sleep(OUT_OF_RESOURCES).await;
                 }
             }
         }
     }
 }
+
+/// So often at most is it said that connections cannot be accepted.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// How long to wait when the system has no resources for another connection.
 const OUT_OF_RESOURCES: Duration = Duration::from_millis(50);
@@ -187,10 +216,7 @@ async fn bind_tcp(address: &str) -> anyhow::Result<Vec<Listener>> {
         };
         let listener = bind().with_context(why)?;
         let address = listener.local_addr().with_context(why)?.to_string();
-        bound.push(Listener {
-            kind: Kind::Tcp(listener),
-            address,
-        });
+        bound.push(Listener::new(Kind::Tcp(listener), address));
     }
     if bound.is_empty() {
         return Err(anyhow!("the name has no address").context(why()));
@@ -219,13 +245,11 @@ async fn bind_unix(path: &Path) -> anyhow::Result<Listener> {
     let why = || format!("cannot listen on unix:{}", path.display());
     remove_stale(path).await.with_context(why)?;
     let listener = UnixListener::bind(path).with_context(why)?;
-    Ok(Listener {
-        kind: Kind::Unix {
-            listener,
-            _file: SocketFile(path.to_owned()),
-        },
-        address: format!("unix:{}", path.display()),
-    })
+    let kind = Kind::Unix {
+        listener,
+        _file: SocketFile(path.to_owned()),
+    };
+    Ok(Listener::new(kind, format!("unix:{}", path.display())))
 }
 
 /// Removes a socket that a process left behind: one that nobody listens on. Anything else is not ours to remove.

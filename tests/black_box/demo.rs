@@ -77,6 +77,17 @@ fn a_payment_its_retry_and_another_body_under_the_same_key() {
 }
 
 #[test]
+fn a_demo_has_nothing_to_reload_and_goes_on() {
+    let demo = Demo::start();
+    let script = format!("kill -HUP {}", demo.process.id());
+    for _ in 0..3 {
+        let done = Command::new("sh").args(["-c", &script]).status();
+        assert!(done.is_ok_and(|status| status.success()), "{script}");
+    }
+    assert!(demo.paste(0).starts_with("HTTP/1.1 201 "));
+}
+
+#[test]
 fn two_demos_run_side_by_side() {
     let (one, two) = (Demo::start(), Demo::start());
     for demo in [&one, &two] {

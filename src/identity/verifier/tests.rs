@@ -354,7 +354,7 @@ async fn keys_are_kept_fresh_until_nobody_uses_them() {
     let runtime = tokio::runtime::Handle::current();
     let tasks = Tasks::new(runtime, tokio_util::task::TaskTracker::new());
     let stopped = CancellationToken::new();
-    let first = Kept::new(verifier(&[]), &tasks, &stopped);
+    let first = Kept::new(verifier(&[&Signer::ed25519("k")]), &tasks, &stopped);
     let weak = Arc::downgrade(&first.verifier);
     let second = first.clone();
     drop(first);
