@@ -1,22 +1,35 @@
 //! The application: what `main`, the demo and tests all build, serve and drain.
 
-use std::{sync::Arc, time::Duration};
+mod changes;
+mod file;
+mod reload;
+mod workers;
+
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub use self::file::WatchedFile;
+use self::reload::Reloading;
 use crate::{
-    admin::{self, AdminState, health::Health},
-    config::{Config, Server},
-    core::record::ShortId,
+    admin::{self, AdminState, Operator, Reach, drain::DrainEnd, health::Health},
+    config::Config,
+    core::{framing::Limits, record::ShortId},
+    descriptors,
     flight::Flights,
+    identity::Kept,
     limit::Limit,
-    proxy::{Proxy, Worker},
+    proxy::{Proxy, Records},
     server::{
-        accept::{Accepting, MAX_REFUSALS, Serving, accept},
+        accept::{Accepting, Front, Serving, accept},
         certificates,
         connection::Settings,
         drain::Drain,
+        guard::Times,
         listen::{Listener, Listeners},
         tls::Secured,
         worker::Cores,
@@ -26,22 +39,21 @@ use crate::{
         access::AccessLog,
         metrics::{Limit as LimitName, Metrics},
     },
-    tls::Follow,
-    upstream::{Origin, Pool, SWEEP_EVERY},
+    tls::{self, Follow},
+    upstream::{Origin, SWEEP_EVERY},
 };
 
 /// A proxy that listens and is ready to serve.
 #[derive(Debug)]
 pub struct App {
-    config: Config,
-    proxy: Arc<Proxy>,
-    workers: Vec<Serving>,
-    secured: Arc<Secured>,
-    origins: Vec<Arc<Origin>>,
+    /// What is in force.
+    config: Arc<ArcSwap<Config>>,
+    accepting: Arc<Accepting>,
+    origins: Arc<ArcSwap<Vec<Arc<Origin>>>>,
     listeners: Listeners,
     admin: Arc<AdminState>,
     health: Arc<Health>,
-    connections: Arc<Limit>,
+    reloads: Option<(WatchedFile, mpsc::Receiver<()>)>,
     running: Running,
 }
 
@@ -53,6 +65,7 @@ struct Running {
     stopped: CancellationToken,
     connections: TaskTracker,
     executions: TaskTracker,
+    flights: Arc<Flights>,
     cores: Cores,
 }
 
@@ -75,7 +88,8 @@ impl App {
     /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// The system gives no random bytes, or a file that the configuration names has changed meanwhile and cannot be used.
+    /// The system gives no random bytes, keys of tokens are to come by `https` and there are no roots, or a file that the configuration
+    /// names has changed meanwhile and cannot be used.
     pub fn new(
         config: Config,
         listeners: Listeners,
@@ -83,80 +97,71 @@ impl App {
         metrics: &Metrics,
         access: AccessLog,
     ) -> anyhow::Result<Self> {
-        let running = Running {
+        let stopped = CancellationToken::new();
+        let own = Tasks::new(Handle::current(), TaskTracker::new());
+        let client = tls::Client::default();
+        let verifiers = config.verifiers.iter().map(|settings| {
+            let verifier = reload::new_verifier(settings, &client)?;
+            Ok(Kept::new(verifier, &own, &stopped))
+        });
+        let verifiers = verifiers.collect::<anyhow::Result<_>>()?;
+        let proxy = Arc::new(Proxy::new(&config, verifiers, metrics, access)?);
+        let mut running = Running {
             drain: Drain::default(),
-            stopped: CancellationToken::new(),
+            stopped,
             connections: TaskTracker::new(),
             executions: TaskTracker::new(),
+            flights: Arc::clone(&proxy.flights),
             cores,
         };
         let health = Arc::new(Health::default());
+        let token = config.admin.token.clone();
+        let admin = AdminState::new(metrics.clone(), Arc::clone(&health), token);
+        let origins =
+            workers::origins(&config.upstreams, &[], metrics).context("no TLS to upstreams")?;
         let secured = Secured::new(config.server.tls.clone()).context("no TLS to clients")?;
-        let mut app = Self {
-            proxy: Arc::new(Proxy::new(&config, metrics, access)?),
-            workers: Vec::new(),
-            secured: Arc::new(secured),
-            origins: Vec::new(),
+        let app = Self {
+            accepting: Arc::new(Accepting {
+                front: ArcSwap::from_pointee(front(&config, Arc::clone(&proxy))),
+                secured,
+                workers: running.start_workers(&proxy, &origins),
+                connections: Limit::new(room(&config)),
+                refusals: Limit::new(descriptors::refusals(descriptors::limit())),
+                drain: running.drain.clone(),
+            }),
+            origins: Arc::new(ArcSwap::from_pointee(origins)),
             listeners,
-            admin: Arc::new(AdminState::new(metrics.clone(), Arc::clone(&health))),
+            admin: Arc::new(admin),
             health,
-            connections: Limit::new(config.server.max_connections),
+            reloads: None,
             running,
-            config,
+            config: Arc::new(ArcSwap::from_pointee(config)),
         };
-        app.watch_limits(metrics);
-        app.start_workers(metrics)?;
+        app.watch_limits(&proxy, metrics);
         Ok(app)
     }
 
-    fn watch_limits(&self, metrics: &Metrics) {
+    /// From now on a change of this file, or a message from `hangups`, puts in force what is in it. Before [`App::serve`].
+    pub fn reload_from(&mut self, file: WatchedFile, hangups: mpsc::Receiver<()>) {
+        self.reloads = Some((file, hangups));
+    }
+
+    fn watch_limits(&self, proxy: &Arc<Proxy>, metrics: &Metrics) {
         for (name, limit) in [
-            (LimitName::MaxConnections, &self.connections),
-            (LimitName::MaxExecutions, &self.proxy.executions),
-            (LimitName::MaxBufferedBytes, &self.proxy.buffered),
+            (LimitName::MaxConnections, &self.accepting.connections),
+            (LimitName::MaxExecutions, &proxy.executions),
+            (LimitName::MaxBufferedBytes, &proxy.buffered),
         ] {
             let limit = Arc::clone(limit);
             metrics.watch_limit(name, Arc::new(move || limit.level() as u64));
         }
-        let proxy = Arc::downgrade(&self.proxy);
+        let records = Arc::downgrade(&proxy.records);
         let claims = move || {
-            proxy
+            records
                 .upgrade()
-                .map_or(0, |proxy| proxy.records.store().levels().claims)
+                .map_or(0, |records| records.store().levels().claims)
         };
         metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
-    }
-
-    fn start_workers(&mut self, metrics: &Metrics) -> anyhow::Result<()> {
-        let origins: Vec<Arc<Origin>> = self
-            .config
-            .upstreams
-            .iter()
-            .map(|upstream| Origin::new(upstream.clone(), metrics.clone()))
-            .collect::<Result<_, _>>()
-            .context("no TLS to upstreams")?;
-        for core in self.running.cores.take() {
-            let executions = Tasks::new(core.runtime().clone(), self.running.executions.clone());
-            let connections = Tasks::new(core.runtime().clone(), self.running.connections.clone());
-            let pools: Vec<Pool> = origins
-                .iter()
-                .map(|origin| Pool::new(Arc::clone(origin), executions.clone()))
-                .collect();
-            connections.detach(sweep_pools(pools.clone(), self.running.stopped.clone()));
-            let worker = Arc::new(Worker {
-                proxy: Arc::clone(&self.proxy),
-                pools,
-                executions,
-                heads: Arc::default(),
-            });
-            self.workers.push(Serving {
-                core,
-                worker,
-                connections,
-            });
-        }
-        self.origins = origins;
-        Ok(())
     }
 
     /// The addresses that clients connect to.
@@ -169,8 +174,8 @@ impl App {
         self.listeners.operators.iter().map(Listener::address)
     }
 
-    /// Serves until `term`, then drains: not ready at once, no new connections after `drain_delay`, and what runs is waited for until
-    /// `drain_timeout`, or until `now`.
+    /// Serves until `term` or until an operator asks for a drain, and then drains: not ready at once, no new connections after
+    /// `drain_delay`, and what runs is waited for until `drain_timeout`, or until `now`. After an operator's drain it stays until `term`.
     ///
     /// Dropping the future stops everything at once; what ran is left to its lease.
     pub async fn serve(
@@ -178,146 +183,271 @@ impl App {
         term: impl Future<Output = ()>,
         now: impl Future<Output = ()>,
     ) -> Drained {
-        let own = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
+        let operators = Tasks::new(Handle::current(), TaskTracker::new());
+        let draining = CancellationToken::new();
+        self.start(&operators, &draining);
+        self.health.set_ready();
+        tracing::info!("ready");
+
+        let mut term = pin!(term);
+        let by_operator = tokio::select! {
+            biased;
+            () = term.as_mut() => false,
+            () = self.admin.drains().asked() => true,
+        };
+        draining.cancel();
+        self.health.set_draining();
+        tracing::info!("draining");
+        let config = self.config.load_full();
+        let (delay, patience) = (config.server.drain_delay, config.server.drain_timeout);
+        self.running.drain(delay, patience, now).await;
+        self.tell_drain();
+        if by_operator {
+            self.stay(term).await;
+        }
+        self.running.end(&operators).await
+    }
+
+    /// Starts what goes on until the process ends, and what does until the drain begins.
+    fn start(&mut self, operators: &Tasks, draining: &CancellationToken) {
+        let own = Tasks::new(Handle::current(), TaskTracker::new());
+        let metrics = self.accepting.front.load().proxy.metrics.clone();
         for listener in self.listeners.operators.drain(..) {
             own.detach(operate(
                 listener,
                 Arc::clone(&self.admin),
-                own.clone(),
+                metrics.clone(),
+                operators.clone(),
                 self.running.stopped.clone(),
             ));
         }
-        if let Some(serving) = self.workers.first() {
-            let stopped = self.running.stopped.clone();
-            let sweeping = sweep_store(Arc::clone(&self.proxy), stopped);
+        if let Some(serving) = self.accepting.workers.first() {
+            let records = Arc::clone(&self.accepting.front.load().proxy.records);
+            let sweeping = sweep_store(records, self.running.stopped.clone());
             serving.connections.detach(sweeping);
         }
-        for verifier in &self.proxy.verifiers {
-            own.detach(Arc::clone(verifier).keep_fresh(own.clone(), self.running.stopped.clone()));
+        for listener in self.listeners.clients.drain(..) {
+            own.detach(accept(listener, Arc::clone(&self.accepting)));
         }
-        let secured = Arc::clone(&self.secured);
         own.detach(certificates::follow(
-            "server".to_owned(),
-            Arc::new(move || Some(secured.watched()? as Arc<dyn Follow>)),
+            self.followed(),
             own.clone(),
-            self.proxy.metrics.clone(),
+            metrics,
             self.running.stopped.clone(),
         ));
-        for origin in self.origins {
-            if origin.tls().is_none() {
-                continue;
-            }
-            let which = match origin.upstream().name.as_str() {
-                "" => "upstream".to_owned(),
-                name => format!("upstreams.{name}"),
+        if let Some((file, hangups)) = self.reloads.take() {
+            let reloading = Reloading {
+                file: Arc::new(Mutex::new(file)),
+                hangups,
+                config: Arc::clone(&self.config),
+                accepting: Arc::clone(&self.accepting),
+                admin: Arc::clone(&self.admin),
+                origins: Arc::clone(&self.origins),
+                tasks: own.clone(),
+                stopped: self.running.stopped.clone(),
             };
-            own.detach(certificates::follow(
-                which,
-                Arc::new(move || Some(Arc::clone(origin.tls()?) as Arc<dyn Follow>)),
-                own.clone(),
-                self.proxy.metrics.clone(),
-                self.running.stopped.clone(),
-            ));
+            own.detach(reloading.run(draining.clone()));
         }
-        let app = Arc::new(Accepting {
-            settings: Settings {
-                head_timeout: self.config.server.head_timeout,
-                max_head_bytes: self.config.server.max_head_bytes,
-            },
-            secured: self.secured,
-            workers: self.workers,
-            connections: self.connections,
-            refusals: Limit::new(MAX_REFUSALS),
-            proxy: Arc::clone(&self.proxy),
-            drain: self.running.drain.clone(),
-        });
-        for listener in self.listeners.clients.drain(..) {
-            own.spawn(accept(listener, Arc::clone(&app)));
-        }
-        drop(app);
-        self.health.set_ready();
-        tracing::info!("ready");
+    }
 
-        term.await;
-        self.health.set_draining();
-        tracing::info!("draining");
-        let Server {
-            drain_delay,
-            drain_timeout,
-            ..
-        } = self.config.server;
-        let mut now = std::pin::pin!(now);
-        tokio::select! {
-            () = tokio::time::sleep(drain_delay) => {}
-            () = now.as_mut() => {
-                return self.running.drain(std::future::ready(()), &self.proxy.flights).await;
-            }
+    /// The files of TLS that are in force, on both sides.
+    fn followed(&self) -> Arc<certificates::Followed> {
+        let (accepting, origins) = (Arc::clone(&self.accepting), Arc::clone(&self.origins));
+        Arc::new(move || {
+            let server = accepting.secured.watched();
+            let server = server.map(|files| ("server".to_owned(), files as Arc<dyn Follow>));
+            let upstream = |origin: &Arc<Origin>| {
+                let which = match origin.upstream().name.as_str() {
+                    "" => "upstream".to_owned(),
+                    name => format!("upstreams.{name}"),
+                };
+                Some((which, Arc::clone(origin.tls()?) as Arc<dyn Follow>))
+            };
+            let upstreams = origins.load();
+            server
+                .into_iter()
+                .chain(upstreams.iter().filter_map(upstream))
+                .collect()
+        })
+    }
+
+    /// Tells the operators that wait for it how the drain has ended.
+    fn tell_drain(&self) {
+        self.admin.drains().tell(match self.running.left() {
+            Drained::Whole => DrainEnd::Whole,
+            Drained::CutOff {
+                executions,
+                connections,
+            } => DrainEnd::Unfinished {
+                executions,
+                connections,
+            },
+        });
+    }
+
+    /// After an operator's drain: until `term`. What has not finished goes on meanwhile.
+    async fn stay(&self, mut term: std::pin::Pin<&mut impl Future<Output = ()>>) {
+        match self.running.left() {
+            Drained::Whole => tracing::info!("drained; it stays until it is told to end"),
+            Drained::CutOff {
+                executions,
+                connections,
+            } => tracing::warn!(
+                executions = executions.len(),
+                connections,
+                "drain_timeout has passed and not all that runs has finished; it goes on until the process is told to end"
+            ),
         }
-        let enough = async {
-            tokio::select! {
-                () = tokio::time::sleep(drain_timeout) => {}
-                () = now => {}
-            }
-        };
-        self.running.drain(enough, &self.proxy.flights).await
+        tokio::select! {
+            biased;
+            () = term.as_mut() => return,
+            () = self.running.finished() => self.tell_drain(),
+        }
+        term.await;
     }
 }
 
 impl Running {
-    /// Waits for what runs, but not longer than for `enough`.
-    async fn drain(self, enough: impl Future<Output = ()>, flights: &Flights) -> Drained {
+    /// A worker for each core.
+    fn start_workers(&mut self, proxy: &Arc<Proxy>, origins: &[Arc<Origin>]) -> Vec<Serving> {
+        let cores = self.cores.take().into_iter();
+        let start = |core: crate::server::worker::Core| {
+            let executions = Tasks::new(core.runtime().clone(), self.executions.clone());
+            let connections = Tasks::new(core.runtime().clone(), self.connections.clone());
+            let worker = workers::first(proxy, origins, executions);
+            let worker = Arc::new(ArcSwap::from_pointee(worker));
+            let sweeping = workers::sweep_pools(Arc::clone(&worker), self.stopped.clone());
+            connections.detach(sweeping);
+            Serving {
+                core,
+                worker,
+                connections,
+            }
+        };
+        cores.map(start).collect()
+    }
+
+    /// Takes nothing new after `delay`, and waits for what runs, for `patience`; all of it until `now` at the latest.
+    async fn drain(&self, delay: Duration, patience: Duration, now: impl Future<Output = ()>) {
+        let mut now = pin!(now);
+        let over = tokio::select! {
+            biased;
+            () = now.as_mut() => true,
+            () = tokio::time::sleep(delay) => false,
+        };
         self.drain.begin();
         self.connections.close();
-        let finished = async {
-            // A connection can still start an execution, so that the executions are counted after the connections.
-            self.connections.wait().await;
-            self.executions.close();
-            self.executions.wait().await;
-        };
-        let drained = tokio::select! {
+        if over {
+            return;
+        }
+        tokio::select! {
             biased;
-            () = finished => Drained::Whole,
-            () = enough => Drained::CutOff {
-                executions: flights.records(),
-                connections: self.connections.len(),
-            },
-        };
+            () = self.finished() => {}
+            () = now => {}
+            () = tokio::time::sleep(patience) => {}
+        }
+    }
+
+    /// Completes when nothing runs any more; only once the drain has begun.
+    async fn finished(&self) {
+        // A connection can still start an execution, so that the executions are counted after the connections.
+        self.connections.wait().await;
+        self.executions.close();
+        self.executions.wait().await;
+    }
+
+    /// What still runs.
+    fn left(&self) -> Drained {
+        let connections = self.connections.len();
+        if connections == 0 && self.executions.is_empty() {
+            return Drained::Whole;
+        }
+        Drained::CutOff {
+            executions: self.flights.records(),
+            connections,
+        }
+    }
+
+    /// Ends everything at once; operators get the answers that are ready.
+    async fn end(self, operators: &Tasks) -> Drained {
+        let drained = self.left();
         self.stopped.cancel();
+        operators.finished_within(LAST_WORDS).await;
         self.cores.end();
         drained
     }
+}
+
+/// How long operators' connections may take when the process ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What `config` says of connections that begin.
+fn front(config: &Config, proxy: Arc<Proxy>) -> Front {
+    let server = &config.server;
+    Front {
+        settings: Settings {
+            limits: Limits {
+                head_bytes: server.max_head_bytes,
+                target_bytes: server.max_target_bytes,
+            },
+            times: Times {
+                head: server.head_timeout,
+                keepalive: server.keepalive_timeout,
+                write: server.write_timeout,
+            },
+        },
+        proxy,
+    }
+}
+
+/// How many client connections are taken: `max_connections`, or as many as the limit of open files has room for.
+fn room(config: &Config) -> usize {
+    let (wanted, open_files) = (config.server.max_connections, descriptors::limit());
+    let listeners = config.server.listen.len() + config.admin.listen.len();
+    let room = descriptors::fitting(wanted, open_files, config.server.threads(), listeners);
+    if room < wanted {
+        tracing::warn!(
+            max_connections = wanted,
+            in_force = room,
+            open_files,
+            "max_connections is more than the limit of open files has room for; a lower one is in force"
+        );
+    }
+    room
 }
 
 /// Serves one admin listener until the process ends.
 async fn operate(
     listener: Listener,
     state: Arc<AdminState>,
+    metrics: Metrics,
     tasks: Tasks,
     stopped: CancellationToken,
 ) {
+    let reach = if listener.is_local() {
+        Reach::Local
+    } else {
+        Reach::Remote
+    };
+    let no_files = || metrics.limit_refused(LimitName::OpenFiles);
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, address) = tokio::select! {
             () = stopped.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(no_files) => accepted,
         };
-        tasks.detach(admin::serve(
+        tasks.spawn(admin::serve(
             stream,
             Arc::clone(&state),
+            Operator { address, reach },
             stopped.clone().cancelled_owned(),
         ));
     }
 }
 
-async fn sweep_pools(pools: Vec<Pool>, stopped: CancellationToken) {
-    while !over(&stopped, SWEEP_EVERY).await {
-        pools.iter().for_each(Pool::drop_old);
-    }
-}
-
-async fn sweep_store(proxy: Arc<Proxy>, stopped: CancellationToken) {
+async fn sweep_store(records: Arc<Records>, stopped: CancellationToken) {
     while !over(&stopped, SWEEP_EVERY).await {
         // A sweep that panicked is reported by the panic hook; the next one tries again.
-        let _ = caught(proxy.records.store().sweep()).await;
+        let _ = caught(records.store().sweep()).await;
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Exit statuses: 0 done or drained, 1 failed while running, 2 the configuration or the command line is wrong.
 
+pub mod drain;
+
 use std::{
     ffi::OsString,
     fmt::Display,
@@ -37,6 +39,25 @@ pub enum Command {
     },
     /// `demo`: a sample upstream and the proxy, on loopback.
     Demo,
+    /// `drain`: tell a running proxy to drain, and wait until it has.
+    Drain {
+        /// Which one.
+        admin: Admin,
+    },
+}
+
+/// Where a running proxy's admin API is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admin {
+    /// `--config FILE`: where this configuration has it, with the token that it names.
+    Configured(PathBuf),
+    /// `--admin URL`, `--token-file FILE`
+    At {
+        /// `http://host:port` or `unix:/path`
+        url: String,
+        /// The file with the bearer token.
+        token_file: Option<PathBuf>,
+    },
 }
 
 /// How the process ends.
@@ -64,7 +85,7 @@ impl From<Exit> for ExitCode {
 #[derive(Debug, Parser)]
 #[command(name = "idem-proxy", version, args_conflicts_with_subcommands = true)]
 struct Line {
-    /// The configuration file; alone: serve it (SIGTERM and SIGINT drain)
+    /// The configuration file; alone: serve it (SIGTERM and SIGINT drain, SIGHUP reloads)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Validate the configuration, print every problem found, exit 0 or 2
@@ -85,9 +106,35 @@ enum Other {
     /// Talk to a running proxy's admin API (not available in this version)
     #[command(hide = true)]
     Records(Rest),
-    /// Tell a running proxy to drain (not available in this version)
-    #[command(hide = true)]
-    Drain(Rest),
+    /// Tell a running proxy to drain, and wait until what runs has finished
+    Drain(Place),
+}
+
+/// Where the admin API is.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct Place {
+    /// The running proxy's configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    config: Option<PathBuf>,
+    /// Its admin listener: `http://host:port` or `unix:/path`
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+    /// The file with its bearer token
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    token_file: Option<PathBuf>,
+}
+
+impl Place {
+    fn admin(self) -> Result<Admin, Exit> {
+        match (self.config, self.admin, self.token_file) {
+            (Some(config), None, None) => Ok(Admin::Configured(config)),
+            (None, Some(url), token_file) => Ok(Admin::At { url, token_file }),
+            _ => Err(refuse(
+                "--config FILE, or --admin URL with or without --token-file FILE, is needed; see --help",
+            )),
+        }
+    }
 }
 
 /// Whatever follows a command that this version does not have.
@@ -125,7 +172,7 @@ impl Command {
         match (line.command, line.config) {
             (Some(Other::Demo), _) => Ok(Self::Demo),
             (Some(Other::Records(_)), _) => Err(refuse("records: not available in this version")),
-            (Some(Other::Drain(_)), _) => Err(refuse("drain: not available in this version")),
+            (Some(Other::Drain(place)), _) => place.admin().map(|admin| Self::Drain { admin }),
             (None, None) => Err(refuse("--config FILE or a command is needed; see --help")),
             (None, Some(config)) if line.check => Ok(Self::Check { config }),
             (None, Some(config)) if line.print_config => Ok(Self::PrintConfig { config }),
@@ -253,11 +300,25 @@ mod tests {
             Ok(Command::PrintConfig { config })
         );
         assert_eq!(parse(&["demo"]), Ok(Command::Demo));
+        let configured = Admin::Configured("p.toml".into());
+        assert_eq!(
+            parse(&["drain", "--config", "p.toml"]),
+            Ok(Command::Drain { admin: configured })
+        );
+        let at = Admin::At {
+            url: "unix:/run/a".into(),
+            token_file: Some("t".into()),
+        };
+        assert_eq!(
+            parse(&["drain", "--admin", "unix:/run/a", "--token-file", "t"]),
+            Ok(Command::Drain { admin: at })
+        );
     }
 
     #[test]
     fn help_and_version_are_no_mistake() {
         assert_eq!(parse(&["--help"]), Err(Exit::Done));
+        assert_eq!(parse(&["drain", "--help"]), Err(Exit::Done));
         assert_eq!(parse(&["--version"]), Err(Exit::Done));
     }
 
@@ -272,6 +333,17 @@ mod tests {
             &["--config", "p.toml", "--check", "--print-config"],
             &["--config", "p.toml", "demo"],
             &["nonsense"],
+            &["drain"],
+            &["drain", "--token-file", "t"],
+            &[
+                "drain",
+                "--config",
+                "p.toml",
+                "--admin",
+                "http://127.0.0.1:9090",
+            ],
+            &["drain", "--config", "p.toml", "--token-file", "t"],
+            &["drain", "--config", "p.toml", "now"],
         ] {
             assert_eq!(parse(words), Err(Exit::Refused), "{words:?}");
         }
@@ -282,8 +354,6 @@ mod tests {
         for words in [
             &["records"][..],
             &["records", "list", "--admin", "http://127.0.0.1:9090"],
-            &["drain", "--config", "p.toml"],
-            &["drain", "--help"],
         ] {
             assert_eq!(parse(words), Err(Exit::Refused), "{words:?}");
         }

@@ -6,7 +6,8 @@
 //!
 //! - [`core`] decides, purely: keys, callers, fingerprints, records and what follows from them.
 //! - [`store`] holds records; [`flight`] what runs here; [`upstream`] the connections behind; [`route`] finds the policy;
-//!   [`identity`] verifies tokens; [`tls`] says whom to believe, and how to prove oneself.
+//!   [`identity`] verifies tokens; [`tls`] says whom to believe, and how to prove oneself; [`descriptors`] knows how many files may be
+//!   open.
 //! - [`proxy`] walks a request through all of these once; [`server`] brings the requests, [`admin`] the operators.
 //! - [`config`] reads what we are told, [`telemetry`] says what we did, [`app`] puts it all together.
 
@@ -16,6 +17,7 @@ pub mod cli;
 pub mod config;
 pub mod core;
 pub mod demo;
+pub mod descriptors;
 pub mod flight;
 pub mod identity;
 pub mod limit;

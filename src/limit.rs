@@ -1,4 +1,5 @@
-//! Bounds: a level that never passes its limit, and permits that give back what they took when they go.
+//! Bounds: a level that never passes its limit, and permits that give back what they took when they go. A limit can be moved while
+//! it is in use.
 
 use std::sync::{
     Arc,
@@ -9,7 +10,7 @@ use std::sync::{
 #[derive(Debug)]
 pub struct Limit {
     level: AtomicUsize,
-    max: usize,
+    max: AtomicUsize,
 }
 
 impl Limit {
@@ -18,7 +19,7 @@ impl Limit {
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             level: AtomicUsize::new(0),
-            max,
+            max: AtomicUsize::new(max),
         })
     }
 
@@ -37,8 +38,14 @@ impl Limit {
         self.level.load(Ordering::Relaxed)
     }
 
+    /// From now on `max` units. What is taken beyond it stays taken until it is given back.
+    pub fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
     fn raise(&self, units: usize) -> bool {
-        let raised = |level: usize| level.checked_add(units).filter(|sum| *sum <= self.max);
+        let max = self.max.load(Ordering::Relaxed);
+        let raised = |level: usize| level.checked_add(units).filter(|sum| *sum <= max);
         self.level
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised)
             .is_ok()
@@ -114,6 +121,20 @@ mod tests {
         assert_eq!(limit.level(), 12);
         assert!(limit.take(usize::MAX).is_none());
         drop(first);
+        assert_eq!(limit.level(), 0);
+    }
+
+    #[test]
+    fn a_limit_that_moves_takes_nothing_away() {
+        let limit = Limit::new(10);
+        let first = limit.take(8).expect("there is room");
+        limit.set_max(5);
+        assert_eq!(limit.level(), 8);
+        assert!(limit.take(1).is_none());
+        limit.set_max(9);
+        let second = limit.take(1).expect("there is room again");
+        assert!(limit.take(1).is_none());
+        drop((first, second));
         assert_eq!(limit.level(), 0);
     }
 }

@@ -4,10 +4,10 @@ use std::{io::Write as _, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 use idem_proxy::{
-    app::{App, Drained},
+    app::{App, Drained, WatchedFile},
     cli::{self, Command, Exit},
     config::{self, Loaded, StoreKind},
-    demo,
+    demo, descriptors,
     server::{listen::Listeners, worker::Cores},
     tasks::Tasks,
     telemetry::{access::AccessLog, log, metrics::Metrics},
@@ -15,7 +15,10 @@ use idem_proxy::{
 use tokio::{
     runtime::{self, Handle},
     signal::unix::{SignalKind, signal},
-    sync::oneshot,
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
 };
 use tokio_util::task::TaskTracker;
 
@@ -29,13 +32,16 @@ fn main() -> ExitCode {
         Ok(Command::PrintConfig { config }) => cli::run_print_config(&config),
         Ok(Command::Serve { config }) => serve(&config),
         Ok(Command::Demo) => run_demo(),
+        Ok(Command::Drain { admin }) => cli::drain::run(&admin),
     };
     exit.into()
 }
 
 fn serve(path: &Path) -> Exit {
+    // Before the file is read: a change in between is then seen as one.
+    let file = WatchedFile::new(path);
     match config::load(path, config::environment()) {
-        Ok(loaded) => run(loaded, None),
+        Ok(loaded) => run(loaded, Source::File(file)),
         Err(problems) => cli::refuse(problems),
     }
 }
@@ -46,13 +52,21 @@ fn run_demo() -> Exit {
         Err(error) => return fail(&format!("demo: no free port on loopback: {error}")),
     };
     match config::parse("demo", &held.ports.configuration(), []).loaded() {
-        Ok(loaded) => run(loaded, Some(held)),
+        Ok(loaded) => run(loaded, Source::Demo(held)),
         Err(problems) => cli::refuse(problems),
     }
 }
 
+/// Where a configuration came from.
+enum Source {
+    /// A file, which may change.
+    File(WatchedFile),
+    /// The demo's own, with its ports.
+    Demo(demo::Held),
+}
+
 /// Sets up the logs, and runs the application in the runtime of this thread: it accepts, the workers serve.
-fn run(loaded: Loaded, demo: Option<demo::Held>) -> Exit {
+fn run(loaded: Loaded, source: Source) -> Exit {
     let telemetry = &loaded.config.telemetry;
     let rust_log = config::rust_log();
     let logs = match log::init(
@@ -68,7 +82,7 @@ fn run(loaded: Loaded, demo: Option<demo::Held>) -> Exit {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no event loop: {error}")),
     };
-    match runtime.block_on(until_drained(loaded, &logs, demo)) {
+    match runtime.block_on(until_drained(loaded, &logs, source)) {
         Ok(Drained::Whole) => {
             tracing::info!("drained");
             Exit::Done
@@ -93,13 +107,16 @@ fn run(loaded: Loaded, demo: Option<demo::Held>) -> Exit {
 async fn until_drained(
     loaded: Loaded,
     logs: &log::LogGuard,
-    demo: Option<demo::Held>,
+    source: Source,
 ) -> anyhow::Result<Drained> {
     let Loaded {
         config, warnings, ..
     } = loaded;
     for warning in warnings {
         tracing::warn!("{warning}");
+    }
+    if let Err(error) = descriptors::raise() {
+        tracing::warn!(%error, "the limit of open files could not be raised");
     }
     if config.store.kind == StoreKind::Memory {
         tracing::warn!(
@@ -118,14 +135,20 @@ async fn until_drained(
     } else {
         AccessLog::off()
     };
-    let (term, now) = termination()?;
-    let tour = demo.as_ref().map(|held| held.ports.tour());
-    let listeners = match demo {
-        Some(held) => held.serve(Tasks::new(Handle::current(), TaskTracker::new()))?,
-        None => Listeners::bind(&config).await?,
+    let (term, now, hangups) = signals()?;
+    let (listeners, file, tour) = match source {
+        Source::Demo(held) => {
+            let tour = held.ports.tour();
+            let tasks = Tasks::new(Handle::current(), TaskTracker::new());
+            (held.serve(tasks)?, None, Some(tour))
+        }
+        Source::File(file) => (Listeners::bind(&config).await?, Some(file), None),
     };
-    let cores = Cores::start(config.server.workers).context("cannot start the workers")?;
-    let app = App::new(config, listeners, cores, &metrics, access)?;
+    let cores = Cores::start(config.server.threads()).context("cannot start the workers")?;
+    let mut app = App::new(config, listeners, cores, &metrics, access)?;
+    if let Some(file) = file {
+        app.reload_from(file, hangups);
+    }
     for address in app.client_addresses() {
         tracing::info!(
             address,
@@ -143,8 +166,12 @@ async fn until_drained(
     Ok(app.serve(term, now).await)
 }
 
-/// The first SIGTERM or SIGINT, and the second one. Nothing else is listened for, but SIGHUP, which changes nothing yet.
-fn termination() -> std::io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
+/// The first SIGTERM or SIGINT, the second one, and each SIGHUP. Nothing else is listened for.
+fn signals() -> std::io::Result<(
+    impl Future<Output = ()>,
+    impl Future<Output = ()>,
+    mpsc::Receiver<()>,
+)> {
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -152,12 +179,16 @@ fn termination() -> std::io::Result<(impl Future<Output = ()>, impl Future<Outpu
     let mut hangup = signal(SignalKind::hangup())?;
     let (first, drain) = oneshot::channel();
     let (second, now) = oneshot::channel();
+    // One that comes while another waits asks for the same.
+    let (reload, hangups) = mpsc::channel(1);
     let tasks = Tasks::new(Handle::current(), TaskTracker::new());
     tasks.detach(async move {
         while hangup.recv().await.is_some() {
-            tracing::warn!(
-                "SIGHUP: reloading is not available in this version; nothing was changed"
-            );
+            if let Err(TrySendError::Closed(())) = reload.try_send(()) {
+                tracing::warn!(
+                    "SIGHUP: nothing is reloaded while the process drains, or where it has no configuration file"
+                );
+            }
         }
     });
     tasks.detach(async move {
@@ -170,7 +201,7 @@ fn termination() -> std::io::Result<(impl Future<Output = ()>, impl Future<Outpu
             let _ = told.send(());
         }
     });
-    Ok((signalled(drain), signalled(now)))
+    Ok((signalled(drain), signalled(now), hangups))
 }
 
 async fn signalled(signal: oneshot::Receiver<()>) {

@@ -5,6 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{runtime::Handle, task::JoinHandle};
@@ -40,10 +41,18 @@ impl Tasks {
         self.runtime.spawn(task)
     }
 
+    /// Waits until everything that was spawned has ended, but no longer than `patience`. Nothing is to be spawned any more.
+    pub async fn finished_within(&self, patience: Duration) {
+        self.tracker.close();
+        // What has not ended by then is the process's to end.
+        let _ = tokio::time::timeout(patience, self.tracker.wait()).await;
+    }
+
     /// Runs `work` where blocking is allowed.
-    pub fn block<F>(&self, work: F) -> JoinHandle<()>
+    pub fn block<F, T>(&self, work: F) -> JoinHandle<T>
     where
-        F: FnOnce() + Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
     {
         self.runtime.spawn_blocking(work)
     }

@@ -69,6 +69,21 @@ impl Timers {
     }
 }
 
+impl Timer {
+    /// Whether its deadline has come, and it has not been moved since.
+    #[must_use]
+    pub fn is_elapsed(&self) -> bool {
+        self.sleep.as_ref().is_none_or(|sleep| sleep.is_elapsed())
+    }
+
+    /// Makes it complete at `deadline` instead.
+    pub fn move_to(&mut self, deadline: Instant) {
+        if let Some(sleep) = &mut self.sleep {
+            sleep.as_mut().reset(deadline);
+        }
+    }
+}
+
 impl Future for Timer {
     type Output = ();
 

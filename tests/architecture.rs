@@ -12,19 +12,22 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 19] = [
-    ("main", "app cli config demo server tasks telemetry"),
+const ARROWS: [(&str, &str); 20] = [
+    (
+        "main",
+        "app cli config demo descriptors server tasks telemetry",
+    ),
     ("cli", "config telemetry"),
     (
         "app",
-        "admin config core flight limit proxy server tasks telemetry tls upstream",
+        "admin config core descriptors flight identity limit proxy server tasks telemetry tls upstream",
     ),
     ("demo", "server tasks"),
     (
         "server",
         "config core limit net proxy tasks telemetry timers tls",
     ),
-    ("admin", "core telemetry"),
+    ("admin", "config core telemetry"),
     (
         "proxy",
         "config core flight identity limit route store tasks telemetry timers tls upstream",
@@ -32,10 +35,11 @@ const ARROWS: [(&str, &str); 19] = [
     ("identity", "core tasks tls"),
     ("flight", "core"),
     ("store", "config core"),
-    ("upstream", "config net tasks telemetry timers tls"),
+    ("upstream", "config core net tasks telemetry timers tls"),
     ("route", "config core"),
     ("config", "core identity tls"),
     ("telemetry", "config core"),
+    ("descriptors", ""),
     ("limit", ""),
     ("net", ""),
     ("timers", ""),

@@ -5,29 +5,70 @@
 //! | `/livez` | 200 while the process serves |
 //! | `/readyz` | 200, or 503 with reasons; beside that how the upstreams look |
 //! | `/metrics` | the Prometheus text |
+//! | `/api/v1/drain` | POST: drains, and answers when that is done |
 //!
-//! GET and HEAD alone; 405 otherwise, 404 for any other path. Everything is bounded: [`MAX_CONNECTIONS`], the time
-//! and size of a head, the life of a connection; request bodies are not read.
+//! Elsewhere GET and HEAD alone; 405 otherwise, 404 for any other path. Who may use `/api/v1` is `admission`'s to say, before anything
+//! else is said there. Everything is bounded: [`MAX_CONNECTIONS`], the time and size of a head, the life of a connection; request bodies
+//! are not read. Where all places are taken, idle connections make room for new ones.
 
+mod admission;
+pub mod drain;
 pub mod health;
 
-use std::{convert::Infallible, future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    net::IpAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::Semaphore,
+    sync::{Notify, Semaphore, SemaphorePermit},
+    time::{Instant, sleep, timeout},
 };
 
-use self::health::{Health, Readiness};
-use crate::telemetry::metrics::{Limit, Metrics};
+pub use self::admission::Reach;
+use self::{
+    admission::Turned,
+    drain::{DrainEnd, Drains},
+    health::{Health, Readiness},
+};
+use crate::{
+    config::Token,
+    telemetry::metrics::{Limit, Metrics},
+};
 
-/// Connections to all admin listeners at a time; more are closed unanswered, and counted.
+/// Connections to all admin listeners at a time. One more waits for a moment, while idle ones are asked to go; then it is closed
+/// unanswered, and counted.
 pub const MAX_CONNECTIONS: usize = 128;
+
+/// So many may wait for a place at a time.
+const MAX_WAITING: usize = 64;
+
+/// And so long.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// So often meanwhile are idle connections asked to go.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// A connection that has asked for nothing yet counts as idle after so long.
+const FIRST_WORD: Duration = Duration::from_millis(500);
+
+/// How long a connection that was asked to go may take.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// How long a request's head may take, and how long a connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,7 +79,7 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 /// After so long a connection takes no further request: who reads nothing does not stay for ever.
 const LIFETIME: Duration = Duration::from_mins(2);
 
-/// And so long the last answer may take then.
+/// And so long the last answer may take then; one that waits for a drain takes what that takes.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
 
 /// What the admin listeners serve.
@@ -46,13 +87,19 @@ const LAST_ANSWER: Duration = Duration::from_secs(5);
 pub struct AdminState {
     metrics: Metrics,
     health: Arc<Health>,
+    /// `admin.token_file`
+    token: Mutex<Option<Token>>,
+    drains: Drains,
     connections: Arc<Semaphore>,
+    waiting: Semaphore,
+    /// Idle connections are to make room.
+    crowded: Notify,
 }
 
 impl AdminState {
-    /// For these metrics and this health; one for all admin listeners of a process.
+    /// For these metrics, this health and this token; one for all admin listeners of a process.
     #[must_use]
-    pub fn new(metrics: Metrics, health: Arc<Health>) -> Self {
+    pub fn new(metrics: Metrics, health: Arc<Health>, token: Option<Token>) -> Self {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let own = Arc::clone(&connections);
         let open = move || (MAX_CONNECTIONS - own.available_permits().min(MAX_CONNECTIONS)) as u64;
@@ -60,25 +107,113 @@ impl AdminState {
         Self {
             metrics,
             health,
+            token: Mutex::new(token),
+            drains: Drains::default(),
             connections,
+            waiting: Semaphore::new(MAX_WAITING),
+            crowded: Notify::new(),
         }
+    }
+
+    /// From now on this token is needed.
+    pub fn set_token(&self, token: Option<Token>) {
+        *self.token.lock() = token;
+    }
+
+    /// Where drains are asked for.
+    #[must_use]
+    pub fn drains(&self) -> &Drains {
+        &self.drains
+    }
+
+    /// A place for one more connection, once there is one.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        if let Ok(place) = self.connections.try_acquire() {
+            return Some(place);
+        }
+        let _waiting = self.waiting.try_acquire().ok()?;
+        let asking = async {
+            loop {
+                self.crowded.notify_waiters();
+                sleep(ASK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            place = timeout(WAIT, self.connections.acquire()) => place.ok()?.ok(),
+            () = asking => None,
+        }
+    }
+}
+
+/// Who is at the other end of an operator's connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Operator {
+    /// The peer's address; `None` on a unix socket.
+    pub address: Option<IpAddr>,
+    /// How far the listener reaches.
+    pub reach: Reach,
+}
+
+/// What goes on on one connection.
+#[derive(Debug, Default)]
+struct Activity {
+    /// Requests that wait for their answer.
+    running: AtomicUsize,
+    /// Those of them that wait for the end of a drain.
+    draining: AtomicUsize,
+    answered: AtomicUsize,
+}
+
+impl Activity {
+    /// Whether nothing is asked, on a connection that is so old.
+    fn is_idle(&self, age: Duration) -> bool {
+        self.running.load(Ordering::Relaxed) == 0
+            && (self.answered.load(Ordering::Relaxed) > 0 || age >= FIRST_WORD)
+    }
+}
+
+/// Counts while it is there.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn one(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Serves one connection until it ends, or until the answer that is under way when `shutdown` completes.
 ///
 /// Dropping the future closes the connection.
-pub async fn serve<S>(stream: S, state: Arc<AdminState>, shutdown: impl Future<Output = ()>)
-where
+pub async fn serve<S>(
+    stream: S,
+    state: Arc<AdminState>,
+    operator: Operator,
+    shutdown: impl Future<Output = ()>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Ok(_place) = state.connections.try_acquire() else {
+    let Some(_place) = state.place().await else {
         state.metrics.limit_refused(Limit::AdminConnections);
         return;
     };
+    let since = Instant::now();
+    let activity = Arc::new(Activity::default());
     let service = service_fn(|request: Request<Incoming>| {
-        let state = Arc::clone(&state);
-        async move { Ok::<_, Infallible>(answer(&state, request.method(), request.uri().path()).await) }
+        let (state, activity) = (Arc::clone(&state), Arc::clone(&activity));
+        async move {
+            let _running = Counted::one(&activity.running);
+            let answer = answer(&state, operator, &request, &activity).await;
+            activity.answered.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -87,13 +222,31 @@ where
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service)
     );
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = async { tokio::select! { () = shutdown => {}, () = tokio::time::sleep(LIFETIME) => {} } } => {
-            connection.as_mut().graceful_shutdown();
-            tokio::time::timeout(LAST_ANSWER, connection).await.unwrap_or(Ok(()))
+    let crowded = async {
+        loop {
+            state.crowded.notified().await;
+            if activity.is_idle(since.elapsed()) {
+                return;
+            }
         }
     };
+    let last = tokio::select! {
+        ended = connection.as_mut() => return tell(ended),
+        () = shutdown => LAST_ANSWER,
+        () = sleep(LIFETIME) => LAST_ANSWER,
+        () = crowded => LAST_WORD,
+    };
+    connection.as_mut().graceful_shutdown();
+    loop {
+        match timeout(last, connection.as_mut()).await {
+            Ok(ended) => return tell(ended),
+            Err(_) if activity.draining.load(Ordering::Relaxed) > 0 => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn tell(ended: hyper::Result<()>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "an admin connection failed");
     }
@@ -101,19 +254,27 @@ where
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(state: &AdminState, method: &Method, path: &str) -> Answer {
+async fn answer(
+    state: &AdminState,
+    operator: Operator,
+    request: &Request<Incoming>,
+    activity: &Activity,
+) -> Answer {
+    let (method, path) = (request.method(), request.uri().path());
     let endpoint = match path {
         "/livez" => Endpoint::Livez,
         "/readyz" => Endpoint::Readyz,
         "/metrics" => Endpoint::Metrics,
-        _ => return problem(StatusCode::NOT_FOUND, "Not Found"),
+        _ => match path.strip_prefix(API) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+                return api(state, operator, request, rest, activity).await;
+            }
+            _ => return problem(StatusCode::NOT_FOUND, "Not Found"),
+        },
     };
     // hyper leaves out the body that answers a HEAD.
     if method != Method::GET && method != Method::HEAD {
-        let mut refused = problem(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-        let allowed = HeaderValue::from_static("GET, HEAD");
-        refused.headers_mut().insert(header::ALLOW, allowed);
-        return refused;
+        return method_not_allowed("GET, HEAD");
     }
     match endpoint {
         Endpoint::Livez => plain(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
@@ -122,11 +283,91 @@ async fn answer(state: &AdminState, method: &Method, path: &str) -> Answer {
     }
 }
 
-/// What there is.
+/// Where the API begins.
+const API: &str = "/api/v1";
+
+/// What there is beside it.
 enum Endpoint {
     Livez,
     Readyz,
     Metrics,
+}
+
+/// A request for the API; `path` is what follows [`API`].
+async fn api(
+    state: &AdminState,
+    operator: Operator,
+    request: &Request<Incoming>,
+    path: &str,
+    activity: &Activity,
+) -> Answer {
+    let token = state.token.lock().clone();
+    let admitted = match admission::admit(token.as_ref(), operator.reach, request.headers()) {
+        Ok(admitted) => admitted,
+        Err(turned) => return turned_away(turned),
+    };
+    if path != "/drain" {
+        return problem(StatusCode::NOT_FOUND, "Not Found");
+    }
+    if request.method() != Method::POST {
+        return method_not_allowed("POST");
+    }
+    if !request.body().is_end_stream() {
+        return explained(
+            StatusCode::BAD_REQUEST,
+            "A drain is asked for without a body.",
+        );
+    }
+    let by = operator
+        .address
+        .map_or_else(|| "unix".to_owned(), |address| address.to_string());
+    tracing::info!(by, admitted = admitted.as_str(), "a drain was asked for");
+    let _draining = Counted::one(&activity.draining);
+    drained(&state.drains.ask().await)
+}
+
+fn drained(end: &DrainEnd) -> Answer {
+    match end {
+        DrainEnd::Whole => plain(
+            StatusCode::OK,
+            "application/json",
+            r#"{"status":"drained"}"#,
+        ),
+        DrainEnd::Unfinished {
+            executions,
+            connections,
+        } => {
+            let executions: Vec<_> = executions.iter().map(ToString::to_string).collect();
+            let document = serde_json::json!({
+                "type": "about:blank",
+                "title": "Service Unavailable",
+                "status": 503,
+                "detail": "Not all that runs has finished within server.drain_timeout.",
+                "executions": executions,
+                "connections": connections,
+            });
+            plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "application/problem+json",
+                document.to_string(),
+            )
+        }
+    }
+}
+
+fn turned_away(turned: Turned) -> Answer {
+    let mut refused = explained(turned.status(), turned.detail());
+    if let Some((name, challenge)) = turned.challenge() {
+        refused.headers_mut().insert(name, challenge);
+    }
+    refused
+}
+
+fn method_not_allowed(allowed: &'static str) -> Answer {
+    let mut refused = problem(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let allowed = HeaderValue::from_static(allowed);
+    refused.headers_mut().insert(header::ALLOW, allowed);
+    refused
 }
 
 fn readiness(readiness: &Readiness, metrics: &Metrics) -> Answer {
@@ -158,6 +399,15 @@ async fn metrics(metrics: Metrics) -> Answer {
 fn problem(status: StatusCode, title: &str) -> Answer {
     let document =
         serde_json::json!({"type": "about:blank", "title": title, "status": status.as_u16()});
+    plain(status, "application/problem+json", document.to_string())
+}
+
+/// The same with a sentence of its own.
+fn explained(status: StatusCode, detail: &str) -> Answer {
+    let title = status.canonical_reason().unwrap_or_default();
+    let document = serde_json::json!({
+        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
+    });
     plain(status, "application/problem+json", document.to_string())
 }
 

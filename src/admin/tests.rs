@@ -9,8 +9,13 @@ use crate::{core::policy::RouteName, telemetry::metrics::Outcome};
 
 fn state() -> Arc<AdminState> {
     let metrics = Metrics::new(&[RouteName::new("orders")]);
-    Arc::new(AdminState::new(metrics, Arc::new(Health::new())))
+    Arc::new(AdminState::new(metrics, Arc::new(Health::new()), None))
 }
+
+const LOCAL: Operator = Operator {
+    address: None,
+    reach: Reach::Local,
+};
 
 /// A connection to the service, which has a task of its own.
 fn connect(
@@ -18,7 +23,7 @@ fn connect(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> DuplexStream {
     let (client, server) = duplex(1 << 20);
-    spawn(serve(server, Arc::clone(state), shutdown));
+    spawn(serve(server, Arc::clone(state), LOCAL, shutdown));
     client
 }
 
@@ -46,7 +51,7 @@ async fn read_all(client: &mut DuplexStream) -> String {
 async fn ask(state: &Arc<AdminState>, method: &str, path: &str) -> String {
     exchange(
         state,
-        &format!("{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n"),
+        &format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"),
     )
     .await
 }
@@ -119,7 +124,16 @@ async fn other_methods_and_paths_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 405 "), "{method}: {answer}");
         assert!(answer.contains("allow: GET, HEAD\r\n"), "{answer}");
     }
-    for path in ["/", "/metrics/", "/api/v1/status", "//livez", "/LIVEZ"] {
+    for path in [
+        "/",
+        "/metrics/",
+        "/api/v1/status",
+        "/api/v1",
+        "/api/v12",
+        "/api",
+        "//livez",
+        "/LIVEZ",
+    ] {
         let answer = ask(&state, "GET", path).await;
         assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
         let document: serde_json::Value = serde_json::from_str(body(&answer)).unwrap();
@@ -184,7 +198,7 @@ async fn a_head_that_does_not_come_ends_the_connection() {
 async fn a_client_that_reads_nothing_does_not_stay() {
     let state = state();
     let (mut client, server) = duplex(64);
-    let serving = serve(server, Arc::clone(&state), pending());
+    let serving = serve(server, Arc::clone(&state), LOCAL, pending());
     let stuck = async {
         // Answers without end fill the pipe.
         while client
@@ -206,16 +220,29 @@ async fn shutdown_closes_an_idle_connection() {
     assert_eq!(read_all(&mut client).await, "");
 }
 
-#[tokio::test]
-async fn connections_over_the_budget_are_closed_and_counted() {
-    let state = state();
-    let held: Vec<_> = (0..MAX_CONNECTIONS)
-        .map(|_| connect(&state, pending()))
-        .collect();
+/// As many connections as there are places, each of which has sent these bytes.
+async fn crowd(state: &Arc<AdminState>, bytes: &str) -> Vec<DuplexStream> {
+    let mut held = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut client = connect(state, pending());
+        client.write_all(bytes.as_bytes()).await.unwrap();
+        held.push(client);
+    }
     while state.connections.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(ask_closed(&state).await, "");
+    held
+}
+
+const DRAIN: &str = "POST /api/v1/drain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn connections_over_the_budget_are_closed_and_counted() {
+    let state = state();
+    let held = crowd(&state, DRAIN).await;
+    let started = Instant::now();
+    assert_eq!(ask(&state, "GET", "/livez").await, "");
+    assert!(started.elapsed() <= WAIT + ASK_EVERY);
     let text = String::from_utf8(state.metrics.render()).unwrap();
     assert!(
         text.contains("idem_proxy_limit_refusals_total{limit=\"admin_connections\"} 1\n"),
@@ -229,15 +256,83 @@ async fn connections_over_the_budget_are_closed_and_counted() {
     while state.connections.available_permits() < MAX_CONNECTIONS {
         tokio::task::yield_now().await;
     }
-    assert!(
-        ask(&state, "GET", "/livez")
-            .await
-            .starts_with("HTTP/1.1 200 ")
-    );
+    let answer = ask(&state, "GET", "/livez").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
-/// What a connection says that nobody serves.
-async fn ask_closed(state: &Arc<AdminState>) -> String {
-    let mut client = connect(state, pending());
-    read_all(&mut client).await
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_asks_nothing_makes_room_for_an_operator() {
+    for bytes in [
+        "",
+        "GET /livez HT",
+        "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n",
+    ] {
+        let state = state();
+        let _held = crowd(&state, bytes).await;
+        let started = Instant::now();
+        let answer = ask(&state, "GET", "/livez").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{bytes:?}: {answer}");
+        assert!(
+            started.elapsed() <= WAIT,
+            "{bytes:?}: {:?}",
+            started.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_is_answered_when_it_ends_however_long_that_takes() {
+    let state = state();
+    let mut client = connect(&state, pending());
+    client.write_all(DRAIN.as_bytes()).await.unwrap();
+    state.drains.asked().await;
+    tokio::time::sleep(LIFETIME * 3).await;
+    state.drains.tell(DrainEnd::Whole);
+    let answer = read_all(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(body(&answer), r#"{"status":"drained"}"#);
+
+    state.drains.tell(DrainEnd::Unfinished {
+        executions: Vec::new(),
+        connections: 3,
+    });
+    let late = ask(&state, "POST", "/api/v1/drain").await;
+    assert!(late.starts_with("HTTP/1.1 503 "), "{late}");
+    let document: serde_json::Value = serde_json::from_str(body(&late)).unwrap();
+    assert_eq!(document["connections"], 3);
+}
+
+#[tokio::test]
+async fn the_api_is_for_those_who_may_use_it() {
+    let state = state();
+    let say = async |host: &str, more: &str| {
+        let request = format!(
+            "GET /api/v1/drain HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n"
+        );
+        exchange(&state, &request).await
+    };
+    assert!(say("localhost", "").await.starts_with("HTTP/1.1 405 "));
+    assert!(say("localhost", "").await.contains("allow: POST\r\n"));
+    assert!(
+        say("rebound.example", "")
+            .await
+            .starts_with("HTTP/1.1 403 ")
+    );
+    let other = "origin: https://example.org\r\n";
+    assert!(say("localhost", other).await.starts_with("HTTP/1.1 403 "));
+    let with_body = "POST /api/v1/drain HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    let refused = exchange(&state, with_body).await;
+    assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    std::fs::write(&path, "s3cret").unwrap();
+    state.set_token(Some(Token::read(&path).unwrap()));
+    let refused = say("localhost", "").await;
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    assert!(refused.contains("www-authenticate: Bearer realm=\"idem-proxy\"\r\n"));
+    let wrong = "authorization: Bearer other\r\n";
+    assert!(say("localhost", wrong).await.starts_with("HTTP/1.1 401 "));
+    let right = "authorization: Bearer s3cret\r\n";
+    assert!(say("any.example", right).await.starts_with("HTTP/1.1 405 "));
 }

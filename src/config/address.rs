@@ -89,6 +89,25 @@ pub(super) fn url(text: &str) -> Result<Url, Refusal> {
     }
 }
 
+/// Reads where an admin listener is, as a command line has it: `http://host:port` or `unix:/path`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn admin_url(text: &str) -> Result<Listen, String> {
+    let refuse = |why: &str| {
+        format!("--admin {text}: {why}; allowed: \"http://host:port\", \"unix:/path.sock\"")
+    };
+    let url = url(text).map_err(|_| refuse("it is no URL of an admin listener"))?;
+    if url.tls_host().is_some() {
+        return Err(refuse("admin listeners speak no TLS"));
+    }
+    Ok(match url.target {
+        Target::Unix(path) => Listen::Unix(path),
+        Target::Tcp { host, port } if host.contains(':') => Listen::Tcp(format!("[{host}]:{port}")),
+        Target::Tcp { host, port } => Listen::Tcp(format!("{host}:{port}")),
+    })
+}
+
 /// Reads an entry of `trusted_proxies`: a network, or one address.
 pub(super) fn network(text: &str) -> Result<IpNet, Refusal> {
     let network = text
@@ -221,6 +240,22 @@ mod tests {
             "http://a//",
         ] {
             assert!(url(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_admin_url_is_cleartext_or_a_socket() {
+        for (text, listen) in [
+            ("http://127.0.0.1:9090", "127.0.0.1:9090"),
+            ("http://[::1]:9090/", "[::1]:9090"),
+            ("http://proxy", "proxy:80"),
+        ] {
+            assert_eq!(admin_url(text), Ok(Listen::Tcp(listen.into())));
+        }
+        let unix = Ok(Listen::Unix("/run/a.sock".into()));
+        assert_eq!(admin_url("unix:/run/a.sock"), unix);
+        for bad in ["https://a:1", "127.0.0.1:9090", "http://a/b", "unix:a", ""] {
+            assert!(admin_url(bad).is_err(), "{bad}");
         }
     }
 

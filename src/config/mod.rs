@@ -46,6 +46,7 @@ use crate::{
 };
 
 pub use self::{
+    address::admin_url,
     compile::{Reading, parse, read},
     environment::{environment, rust_log},
     printed::Printed,
@@ -127,7 +128,7 @@ impl fmt::Display for Listen {
 pub struct Server {
     /// Where clients connect; never empty.
     pub listen: Vec<Listen>,
-    /// Threads that serve; at least 1, `workers = 0` already resolved to the CPUs that may be used.
+    /// Threads that serve; 0: as many as the CPUs that this control group may use.
     pub workers: usize,
     /// After SIGTERM: not ready, but still accepting for so long.
     pub drain_delay: Duration,
@@ -169,7 +170,7 @@ pub struct Admin {
 }
 
 /// `[upstream]` or one `[upstreams.NAME]`: a service behind the proxy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Its name; `""` for `[upstream]`.
     pub name: String,
@@ -272,7 +273,7 @@ pub enum OnFull {
 }
 
 /// `[telemetry]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
     /// How log lines look.
     pub log_format: LogFormat,

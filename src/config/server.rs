@@ -17,7 +17,7 @@ pub(super) const MANY: i64 = 1_000_000_000;
 pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
     let s = &mut section;
     let listen = s.one_or_more("listen", "127.0.0.1:8080", address::listen);
-    let workers = s.count("workers", 0, 0..=1024).map(threads);
+    let workers = s.count("workers", 0, 0..=1024);
     let drain_delay = s.duration("drain_delay", "0s", Duration::ZERO);
     let drain_timeout = s.duration("drain_timeout", "25s", MOMENT);
     let head_timeout = s.duration("head_timeout", "10s", MOMENT);
@@ -61,11 +61,14 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
     })
 }
 
-/// `workers`: 0 means the CPUs that this control group may use.
-fn threads(workers: usize) -> usize {
-    match workers {
-        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        workers => workers,
+impl Server {
+    /// How many threads `workers` asks for now; at least 1.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            workers => workers,
+        }
     }
 }
 

@@ -24,17 +24,26 @@ impl fmt::Debug for Token {
 
 const ALLOWED: &str = "a file with one line: a token of visible ASCII characters";
 
-/// Reads `token_file`. White space around the token does not count.
+impl Token {
+    /// Reads the file at `path`. White space around the token does not count.
+    ///
+    /// # Errors
+    /// What is wrong with the file; never what stands in it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("the file cannot be read: {error}"))?;
+        let token = text.trim();
+        if token.is_empty() {
+            return Err("the file is empty".into());
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the file holds no token".into());
+        }
+        Ok(Self(token.into()))
+    }
+}
+
+/// Reads `token_file`.
 pub(super) fn read(path: &str) -> Result<Token, Refusal> {
-    let refuse = |why: String| Refusal::wrong(why).allowed(ALLOWED);
-    let text = std::fs::read_to_string(Path::new(path))
-        .map_err(|error| refuse(format!("the file cannot be read: {error}")))?;
-    let token = text.trim();
-    if token.is_empty() {
-        return Err(refuse("the file is empty".into()));
-    }
-    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(refuse("the file holds no token".into()));
-    }
-    Ok(Token(token.into()))
+    Token::read(Path::new(path)).map_err(|why| Refusal::wrong(why).allowed(ALLOWED))
 }

@@ -1,11 +1,13 @@
 //! Header fields on their way through: what ends at the proxy, what is kept for replays, what is added.
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
     header::{
-        CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
-        FORWARDED, HOST, SET_COOKIE, TE, VIA,
+        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE,
+        CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, MAX_FORWARDS, RANGE,
+        SET_COOKIE, TE, TRAILER, VIA,
     },
+    request,
 };
 
 use super::policy::ReplayHeaders;
@@ -69,6 +71,69 @@ fn may_be_named(name: &HeaderName) -> bool {
             "idempotency-key",
         ]
         .contains(&text))
+}
+
+/// Makes the head of an HTTP/2 request what the same request is over HTTP/1.1 (RFC 9113, section 8.3.1): `:authority` becomes Host,
+/// the target its path and query. `:scheme` says nothing that is believed.
+///
+/// Where `:authority` and Host differ there are two Hosts afterwards, which no request may have. Cookies that came as several
+/// fields are one again (section 8.2.3).
+pub fn from_http2(parts: &mut request::Parts) {
+    let headers = &mut parts.headers;
+    if let Some(authority) = parts.uri.authority() {
+        let authority = authority.as_str();
+        let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_bytes());
+        let mut hosts = headers.get_all(HOST).iter();
+        let there = hosts.next().is_some_and(same) && hosts.next().is_none();
+        if !there && let Ok(host) = HeaderValue::from_str(authority) {
+            headers.append(HOST, host);
+        }
+    }
+    if let Some(target) = parts.uri.path_and_query().cloned()
+        && parts.uri.scheme().is_some()
+    {
+        parts.uri = Uri::from(target);
+    }
+    let mut cookies = headers.get_all(COOKIE).iter();
+    if cookies.next().is_some() && cookies.next().is_some() {
+        let lines: Vec<&[u8]> = headers
+            .get_all(COOKIE)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
+        // Values that were fit for a header are fit for one together.
+        if let Ok(one) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+            headers.insert(COOKIE, one);
+        }
+    }
+}
+
+/// Takes out of trailers what has no place there: what frames, routes or authenticates a message, or controls how it is handled
+/// (RFC 9110, section 6.5.1). A receiver that merged them would act on what nobody has judged.
+pub fn clean_trailers(trailers: &mut HeaderMap) {
+    let has_no_place = |name: &HeaderName| {
+        is_hop_by_hop(name)
+            || name.as_str().starts_with("content-")
+            || name.as_str().starts_with("x-forwarded-")
+            || [
+                AUTHORIZATION,
+                CACHE_CONTROL,
+                COOKIE,
+                EXPECT,
+                FORWARDED,
+                HOST,
+                MAX_FORWARDS,
+                RANGE,
+                SET_COOKIE,
+                TRAILER,
+                VIA,
+            ]
+            .contains(name)
+            || name.as_str() == "idempotency-key"
+    };
+    while let Some(name) = trailers.keys().find(|name| has_no_place(name)).cloned() {
+        trailers.remove(name);
+    }
 }
 
 /// Whether the one expectation that exists is what the request has, or none (RFC 9110, section 10.1.1).
@@ -345,6 +410,69 @@ mod tests {
             &map(&[("via", "1.1 a,1.1 idem-proxy-1 , 1.1 b")]),
             &hop
         ));
+    }
+
+    #[test]
+    fn a_head_of_http2_becomes_one_of_http1() {
+        let head = |uri: &str, lines: &[(&str, &str)]| {
+            let mut request = http::Request::new(());
+            *request.uri_mut() = uri.parse().expect("a target");
+            *request.headers_mut() = map(lines);
+            let mut parts = request.into_parts().0;
+            from_http2(&mut parts);
+            parts
+        };
+        let hosts = |uri, lines: &[(&str, &str)]| {
+            let parts = head(uri, lines);
+            let hosts = parts.headers.get_all(HOST).iter();
+            let hosts: Vec<_> = hosts.filter_map(|host| host.to_str().ok()).collect();
+            hosts.join(" ")
+        };
+        let target = "https://shop.test:8443/a//b?c=%2e";
+        assert_eq!(head(target, &[]).uri, "/a//b?c=%2e");
+        assert_eq!(hosts(target, &[]), "shop.test:8443");
+        assert_eq!(
+            hosts(target, &[("host", "Shop.Test:8443")]),
+            "Shop.Test:8443"
+        );
+        assert_eq!(
+            hosts(target, &[("host", "evil.test")]),
+            "evil.test shop.test:8443"
+        );
+        let twice = [("host", "shop.test:8443"), ("host", "shop.test:8443")];
+        assert_eq!(hosts(target, &twice).split(' ').count(), 3);
+        assert_eq!(hosts("/a", &[]), "");
+        assert_eq!(hosts("/a", &[("host", "shop.test")]), "shop.test");
+        let cookies = head(
+            "/",
+            &[("cookie", "a=b"), ("cookie", "c=d"), ("cookie", "e=f")],
+        );
+        let cookies: Vec<_> = cookies.headers.get_all(COOKIE).iter().cloned().collect();
+        assert_eq!(cookies, ["a=b; c=d; e=f"]);
+    }
+
+    #[test]
+    fn trailers_frame_route_and_authenticate_nothing() {
+        let mut trailers = map(&[
+            ("grpc-status", "0"),
+            ("x-checksum", "1"),
+            ("content-length", "3"),
+            ("content-type", "text/html"),
+            ("transfer-encoding", "chunked"),
+            ("host", "evil.test"),
+            ("authorization", "Bearer a"),
+            ("cookie", "a=b"),
+            ("set-cookie", "a=b"),
+            ("connection", "close"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("forwarded", "for=a"),
+            ("idempotency-key", "k"),
+            ("trailer", "x"),
+            ("te", "trailers"),
+            ("cache-control", "no-store"),
+        ]);
+        clean_trailers(&mut trailers);
+        assert_eq!(names(&trailers), ["grpc-status", "x-checksum"]);
     }
 
     #[test]

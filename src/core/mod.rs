@@ -10,6 +10,7 @@ pub mod claims;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod frames;
 pub mod framing;
 pub mod headers;
 pub mod key;

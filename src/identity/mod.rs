@@ -10,6 +10,7 @@
 //! - Keys are replaced while the proxy runs, off the path of requests: a file when it changes, a URL every five minutes. Keys
 //!   that are in force stay so while new ones cannot be read. A token that no key fits may ask for a URL's keys ahead of time,
 //!   once in ten seconds, and waits for them. Behind `https` nobody is asked whose certificate does not prove the URL's host.
+//! - A verifier that is [`Kept`] has its keys kept fresh for as long as a configuration or a request uses it.
 //! - Tokens that were verified are remembered by their SHA-256, within 4 MiB, for the set of keys that verified them; times are
 //!   judged at each request.
 //!
@@ -31,7 +32,7 @@ use crate::core::claims::Expected;
 pub use self::{
     file::{Unreadable, read},
     jwk::{KeySet, Unusable},
-    verifier::Verifier,
+    verifier::{Kept, Verifier},
 };
 
 /// `[identity.jwt]`: what a verifier is made of.

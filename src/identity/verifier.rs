@@ -1,11 +1,11 @@
 //! The verifier: a token in, its claims out; and the task that keeps its keys fresh.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use moka::{policy::EvictionPolicy, sync::Cache};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     KeySet, Settings, Source, Unreadable,
@@ -46,6 +46,35 @@ pub struct Verifier {
     remembered: Cache<(u64, [u8; 32]), Arc<Claims>>,
 }
 
+/// A verifier that is in use: its keys are kept fresh until the last clone of this is dropped.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    verifier: Arc<Verifier>,
+    _in_use: Arc<DropGuard>,
+}
+
+impl Kept {
+    /// Keeps the keys of `verifier` fresh by a task of `tasks`, until `stopped` at the latest.
+    #[must_use]
+    pub fn new(verifier: Verifier, tasks: &Tasks, stopped: &CancellationToken) -> Self {
+        let verifier = Arc::new(verifier);
+        let unused = stopped.child_token();
+        tasks.detach(Arc::clone(&verifier).keep_fresh(tasks.clone(), unused.clone()));
+        Self {
+            verifier,
+            _in_use: Arc::new(unused.drop_guard()),
+        }
+    }
+}
+
+impl Deref for Kept {
+    type Target = Verifier;
+
+    fn deref(&self) -> &Verifier {
+        &self.verifier
+    }
+}
+
 /// Where the keys are read again.
 #[derive(Debug)]
 enum Origin {
@@ -77,6 +106,33 @@ impl Verifier {
             origin,
             remembered,
         })
+    }
+
+    /// Whether this one does what `settings` ask for: keys of the same place, the same demands.
+    #[must_use]
+    pub fn is_for(&self, settings: &Settings) -> bool {
+        let place = match (&self.settings.source, &settings.source) {
+            (Source::File { path: own, .. }, Source::File { path, .. }) => own == path,
+            (Source::Url(own), Source::Url(url)) => own == url,
+            (Source::File { .. }, Source::Url(_)) | (Source::Url(_), Source::File { .. }) => false,
+        };
+        place && self.settings.expected == settings.expected
+    }
+
+    /// Takes over the keys that were read with `settings`, where these stand in a file.
+    pub fn renew(&self, settings: &Settings) {
+        if let Source::File { keys, .. } = &settings.source {
+            self.take(Ok(KeySet::clone(keys)));
+        }
+    }
+
+    /// Fetches the keys of a URL for the first time, so that nobody has to wait for them. Where they cannot be had, the log says so.
+    ///
+    /// Dropping the future leaves the verifier as it was.
+    pub async fn prepare(&self) {
+        if let Origin::Url(origin) = &self.origin {
+            self.take(origin.fetch().await);
+        }
     }
 
     /// The claims of a token that is to be believed. `now` is the wall clock's time.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use crate::upstream::UpstreamBody;
+use crate::{core::headers, upstream::UpstreamBody};
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -141,7 +141,11 @@ fn upstream_frame(
     body: &mut UpstreamBody,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-    Pin::new(body)
-        .poll_frame(cx)
-        .map(|frame| frame.map(|frame| frame.map_err(CutOff::Upstream)))
+    let mut frame = ready!(Pin::new(body).poll_frame(cx));
+    if let Some(Ok(frame)) = &mut frame
+        && let Some(trailers) = frame.trailers_mut()
+    {
+        headers::clean_trailers(trailers);
+    }
+    Poll::Ready(frame.map(|frame| frame.map_err(CutOff::Upstream)))
 }

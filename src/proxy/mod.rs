@@ -55,7 +55,7 @@ use crate::{
         record::ShortId,
     },
     flight::Flights,
-    identity::Verifier,
+    identity::Kept,
     limit::Limit,
     route::{Match, Router},
     store::clock::{Clock as _, SystemClock},
@@ -68,7 +68,8 @@ use crate::{
     upstream::Pool,
 };
 
-/// What all workers of one proxy share.
+/// What all workers of one proxy share, under one configuration. A reload makes another one: requests that have begun keep theirs to
+/// their end. Records, flights, limits, `hop` and counts are the same for all of them.
 #[derive(Debug)]
 pub struct Proxy {
     /// Which policy a request falls under.
@@ -82,7 +83,7 @@ pub struct Proxy {
     /// How errors are said where no route says it.
     pub errors: Errors,
     /// Where records are.
-    pub records: Records,
+    pub records: Arc<Records>,
     /// Part of every record's id.
     pub namespace: String,
     /// What runs here.
@@ -100,7 +101,7 @@ pub struct Proxy {
     /// The published policy; `None`: it is not published.
     pub policy_page: Option<PolicyPage>,
     /// Who verifies tokens; an identity holds an index into this list.
-    pub verifiers: Vec<Arc<Verifier>>,
+    pub verifiers: Vec<Kept>,
     /// What is counted.
     pub metrics: Metrics,
     /// One line a request.
@@ -109,7 +110,7 @@ pub struct Proxy {
     pub clock: SystemClock,
 }
 
-/// One worker's part of the proxy: its connections to the upstreams, and where its executions run.
+/// One worker's part of the proxy under one configuration: its connections to the upstreams, and where its executions run.
 #[derive(Debug)]
 pub struct Worker {
     /// What all workers share.
@@ -118,12 +119,12 @@ pub struct Worker {
     pub pools: Vec<Pool>,
     /// Executions are spawned here and waited for at a drain.
     pub executions: Tasks,
-    /// For `head_timeout`.
-    pub heads: Arc<Timers>,
+    /// For the times of client connections.
+    pub times: Arc<Timers>,
 }
 
 /// Who is at the other end of a client's connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     /// The TCP peer's address; `None` on a unix socket.
     pub address: Option<IpAddr>,
@@ -143,7 +144,7 @@ impl Peer {
             arrival: Arrival {
                 // An address is visible ASCII, so this never is `None` where there is one.
                 peer: address.and_then(|ip| HeaderValue::from_str(&ip.to_string()).ok()),
-                trusted: address.is_some_and(|ip| trusted.iter().any(|net| net.contains(&ip))),
+                trusted: is_in(address, trusted),
                 proto: HeaderValue::from_static("http"),
             },
             certificate: None,
@@ -157,6 +158,21 @@ impl Peer {
         self.certificate = certificate;
         self
     }
+
+    /// The same peer, believed if it is in `trusted` now: a reload may have changed that since it connected.
+    fn judged(self: Arc<Self>, trusted: &[IpNet]) -> Arc<Self> {
+        let is_trusted = is_in(self.address, trusted);
+        if is_trusted == self.arrival.trusted {
+            return self;
+        }
+        let mut other = Self::clone(&self);
+        other.arrival.trusted = is_trusted;
+        Arc::new(other)
+    }
+}
+
+fn is_in(address: Option<IpAddr>, networks: &[IpNet]) -> bool {
+    address.is_some_and(|ip| networks.iter().any(|net| net.contains(&ip)))
 }
 
 /// A request on its route.
@@ -201,6 +217,7 @@ impl Worker {
         peer: Arc<Peer>,
     ) -> Response<AnswerBody> {
         let started = Instant::now();
+        let peer = peer.judged(&self.proxy.trusted);
         let method = request.method().clone();
         let uri = request.uri().clone();
         let path = normalise(uri.path());
@@ -230,6 +247,28 @@ impl Worker {
             took,
             upstream: answer.upstream,
             request_bytes: answer.request_bytes,
+            response_bytes: answer.response.body().size_hint().exact(),
+        });
+        answer.response
+    }
+
+    /// Refuses a request that could not be read: it is counted and logged as any other, but for what is not known of it.
+    #[must_use]
+    pub fn refuse(&self, problem: Problem) -> Response<AnswerBody> {
+        let errors = &self.proxy.errors;
+        let answer = self.error(errors, &(problem, Outcome::BadRequest), None);
+        let took = Duration::ZERO;
+        let metrics = self.proxy.metrics.route(None);
+        metrics.request(answer.outcome, took);
+        self.proxy.access.line(&Line {
+            method: &unknown_method(),
+            route: None,
+            outcome: answer.outcome,
+            status: Some(answer.response.status()),
+            record: None,
+            took,
+            upstream: None,
+            request_bytes: None,
             response_bytes: answer.response.body().size_hint().exact(),
         });
         answer.response
@@ -366,6 +405,11 @@ impl Worker {
                 "A target is ASCII; other characters are percent-encoded (RFC 3986, section 2.1).",
             ));
         }
+        if !(target.starts_with('/') || (target == "*" && request.method() == Method::OPTIONS)) {
+            return Some(Problem::BadRequest(
+                "A target is a path, or * for OPTIONS (RFC 9110, section 7.1).",
+            ));
+        }
         if headers::has_hop(request.headers(), &self.proxy.hop) {
             return Some(Problem::LoopDetected);
         }
@@ -403,6 +447,11 @@ impl<'a> Place<'a> {
             outcome,
         }
     }
+}
+
+/// The method of a request that could not be read: `other`, in logs.
+fn unknown_method() -> Method {
+    Method::from_bytes(b"-").unwrap_or_default()
 }
 
 /// How this body is read for keys. Where there is none, or no source stands in one, that is not at all.

@@ -13,21 +13,69 @@ use crate::{
     config::{Config, StoreKind},
     core::policy::{CallerPart, KeyPlace},
     flight::Flights,
-    identity::{self, Verifier},
+    identity::Kept,
     limit::Limit,
     route::Router,
     store::{Stores, clock::SystemClock, memory::MemoryStore},
     telemetry::{access::AccessLog, metrics::Metrics},
-    tls,
 };
 
 impl Proxy {
-    /// The proxy that `config` describes, with an empty store.
+    /// The proxy that `config` describes, with an empty store. `verifiers` are those of its list, in their order.
     ///
     /// # Errors
-    /// The system gives no random bytes, the published policy is no answer, or keys are to come by `https` and there are no
-    /// roots.
-    pub fn new(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Self> {
+    /// The system gives no random bytes, or the published policy is no answer.
+    pub fn new(
+        config: &Config,
+        verifiers: Vec<Kept>,
+        metrics: &Metrics,
+        access: AccessLog,
+    ) -> anyhow::Result<Self> {
+        let clock = SystemClock::start();
+        let store = match config.store.kind {
+            StoreKind::None => Stores::None,
+            StoreKind::Memory => Stores::Memory(Box::new(MemoryStore::with_clock(
+                config.store.memory,
+                clock,
+            ))),
+        };
+        let lasting = Lasting {
+            hop: hop()?,
+            records: Arc::new(Records::new(store, metrics)),
+            flights: Flights::new(),
+            executions: Limit::new(config.server.max_executions),
+            buffered: Limit::new(config.server.max_buffered_bytes),
+            metrics: metrics.clone(),
+            access,
+            clock,
+        };
+        Self::of(config, verifiers, lasting)
+    }
+
+    /// The same proxy under another configuration: what it holds is shared, what it is told is new. The limits are not moved by this.
+    ///
+    /// # Errors
+    /// The published policy is no answer.
+    pub fn under(&self, config: &Config, verifiers: Vec<Kept>) -> anyhow::Result<Self> {
+        let names: Vec<_> = config
+            .routes
+            .iter()
+            .map(|route| route.name.clone())
+            .collect();
+        let lasting = Lasting {
+            hop: self.hop.clone(),
+            records: Arc::clone(&self.records),
+            flights: Arc::clone(&self.flights),
+            executions: Arc::clone(&self.executions),
+            buffered: Arc::clone(&self.buffered),
+            metrics: self.metrics.for_routes(&names),
+            access: self.access.for_routes(&names),
+            clock: self.clock,
+        };
+        Self::of(config, verifiers, lasting)
+    }
+
+    fn of(config: &Config, verifiers: Vec<Kept>, lasting: Lasting) -> anyhow::Result<Self> {
         let router = Router::new(config.routes.clone());
         let policies = || {
             router
@@ -63,42 +111,49 @@ impl Proxy {
                 .chain(callers)
                 .chain(fingerprinted),
         );
-        let tls = tls::Client::default();
-        let verifier = |settings: &identity::Settings| {
-            let made = Verifier::new(settings.clone(), &tls).map(Arc::new);
-            made.with_context(|| format!("no keys of tokens from {}", settings.source))
-        };
-        let verifiers = config.verifiers.iter().map(verifier);
-        let verifiers = verifiers.collect::<anyhow::Result<_>>()?;
-        let clock = SystemClock::start();
-        let store = match config.store.kind {
-            StoreKind::None => Stores::None,
-            StoreKind::Memory => Stores::Memory(Box::new(MemoryStore::with_clock(
-                config.store.memory,
-                clock,
-            ))),
-        };
+        let Lasting {
+            hop,
+            records,
+            flights,
+            executions,
+            buffered,
+            metrics,
+            access,
+            clock,
+        } = lasting;
         Ok(Self {
             router,
             key_headers,
             acted_on,
-            hop: hop()?,
+            hop,
             errors: config.defaults.errors.clone(),
-            records: Records::new(store, metrics),
+            records,
             namespace: config.store.namespace.clone(),
-            flights: Flights::new(),
-            executions: Limit::new(config.server.max_executions),
-            buffered: Limit::new(config.server.max_buffered_bytes),
+            flights,
+            executions,
+            buffered,
             body_timeout: config.server.body_timeout,
             max_target_bytes: config.server.max_target_bytes,
             trusted: config.server.trusted_proxies.clone(),
             policy_page: PolicyPage::of(config)?,
             verifiers,
-            metrics: metrics.clone(),
+            metrics,
             access,
             clock,
         })
     }
+}
+
+/// What a proxy has whatever its configuration; counts are those of its routes.
+struct Lasting {
+    hop: HeaderValue,
+    records: Arc<Records>,
+    flights: Arc<Flights>,
+    executions: Arc<Limit>,
+    buffered: Arc<Limit>,
+    metrics: Metrics,
+    access: AccessLog,
+    clock: SystemClock,
 }
 
 /// This process as `Via` names it.

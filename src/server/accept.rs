@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::time::Instant;
 
@@ -25,27 +26,34 @@ use crate::{
 pub struct Serving {
     /// Where it runs.
     pub core: Core,
-    /// What it serves with.
-    pub worker: Arc<Worker>,
+    /// What it serves with; a reload puts another one in its place, for the requests that begin afterwards.
+    pub worker: Arc<ArcSwap<Worker>>,
     /// Its connections are spawned here and waited for at a drain.
     pub connections: Tasks,
+}
+
+/// What one configuration says of connections that begin.
+#[derive(Debug)]
+pub struct Front {
+    /// How they are served.
+    pub settings: Settings,
+    /// What all workers share.
+    pub proxy: Arc<Proxy>,
 }
 
 /// What the accept loops share.
 #[derive(Debug)]
 pub struct Accepting {
-    /// How connections are served.
-    pub settings: Settings,
+    /// What is in force for new connections.
+    pub front: ArcSwap<Front>,
     /// Whether over TLS.
-    pub secured: Arc<Secured>,
-    /// By whom; never empty.
+    pub secured: Secured,
+    /// Who serves them; never empty.
     pub workers: Vec<Serving>,
     /// `max_connections`
     pub connections: Arc<Limit>,
     /// How many refusals may be told at a time.
     pub refusals: Arc<Limit>,
-    /// What all workers share.
-    pub proxy: Arc<Proxy>,
     /// When to stop.
     pub drain: Drain,
 }
@@ -56,23 +64,30 @@ pub const MAX_REFUSALS: usize = 256;
 /// Accepts until the drain begins; then the listener goes, and with it its address.
 pub async fn accept(listener: Listener, app: Arc<Accepting>) {
     let mut begun = app.drain.begun();
+    let no_files = || {
+        let metrics = &app.front.load().proxy.metrics;
+        metrics.limit_refused(LimitName::OpenFiles);
+    };
     loop {
         let (stream, address) = tokio::select! {
             biased;
             () = &mut begun => return,
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(no_files) => accepted,
         };
-        let Some(permit) = app.connections.take(1) else {
-            app.refuse(stream);
-            continue;
-        };
-        app.hand_over(stream, Peer::new(address, &app.proxy.trusted), permit);
+        let front = app.front.load();
+        match app.connections.take(1) {
+            Some(permit) => {
+                let peer = Peer::new(address, &front.proxy.trusted);
+                app.hand_over(stream, peer, permit, &front);
+            }
+            None => app.refuse(stream, &front.proxy),
+        }
     }
 }
 
 impl Accepting {
     /// Gives the connection to the core that has the fewest.
-    fn hand_over(&self, stream: Stream, peer: Peer, permit: Permit) {
+    fn hand_over(&self, stream: Stream, peer: Peer, permit: Permit, front: &Front) {
         let least = self
             .workers
             .iter()
@@ -81,12 +96,12 @@ impl Accepting {
             return; // there is always a worker, and a socket that cannot be moved is gone
         };
         let load: Load = serving.core.take_one();
-        let counted = self.proxy.metrics.connection(Side::Client);
+        let counted = front.proxy.metrics.connection(Side::Client);
         let connection = Connection {
             stream,
             worker: Arc::clone(&serving.worker),
             peer,
-            settings: self.settings,
+            settings: front.settings,
             drain: self.drain.clone(),
         };
         let held = (permit, load, counted);
@@ -105,15 +120,15 @@ impl Accepting {
 
     /// Over `max_connections`: 503 and the end, by one of the workers. Over TLS only the end: to tell it would take the handshake, which
     /// is what costs most.
-    fn refuse(&self, stream: Stream) {
-        self.proxy.metrics.limit_refused(LimitName::MaxConnections);
+    fn refuse(&self, stream: Stream, proxy: &Proxy) {
+        proxy.metrics.limit_refused(LimitName::MaxConnections);
         if self.secured.watched().is_some() {
             return;
         }
         if let (Some(permit), Some(serving), Ok(stream)) =
             (self.refusals.take(1), self.workers.first(), stream.detach())
         {
-            let errors = self.proxy.errors.clone();
+            let errors = proxy.errors.clone();
             serving.connections.spawn(async move {
                 if let Ok(stream) = stream.attach() {
                     connection::refuse(stream, &errors).await;
@@ -127,7 +142,7 @@ impl Accepting {
 /// A connection on its way to the worker that serves it.
 struct Connection {
     stream: Detached,
-    worker: Arc<Worker>,
+    worker: Arc<ArcSwap<Worker>>,
     peer: Peer,
     settings: Settings,
     drain: Drain,
@@ -154,11 +169,11 @@ impl Connection {
         let Some(stream) = attach(self.stream) else {
             return;
         };
-        let heads = Arc::clone(&self.worker.heads);
-        let deadline = Instant::now() + self.settings.head_timeout;
+        let timers = Arc::clone(&self.worker.load().times);
+        let deadline = Instant::now() + self.settings.times.head;
         let shaken = tokio::select! {
             biased;
-            shaken = handshake(stream, config, &heads, deadline) => shaken,
+            shaken = handshake(stream, config, &timers, deadline) => shaken,
             // It has no request that could be waited for.
             () = self.drain.begun() => return,
         };
@@ -176,7 +191,7 @@ impl Connection {
                 )
                 .await;
             }
-            Err(why) => self.worker.proxy.metrics.handshake_failed(why),
+            Err(why) => self.worker.load().proxy.metrics.handshake_failed(why),
         }
     }
 }

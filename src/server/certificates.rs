@@ -13,36 +13,35 @@ use crate::{
 /// How often files are read. A change is in use after at most twice that and what it takes to read them: within ten seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
-/// Whose files are followed, asked anew each time; `None`: there are none now.
-pub type Followed = dyn Fn() -> Option<Arc<dyn Follow>> + Send + Sync;
+/// Whose files are followed now, and by which section of the configuration, such as `server`; asked anew each time.
+pub type Followed = dyn Fn() -> Vec<(String, Arc<dyn Follow>)> + Send + Sync;
 
-/// Looks at the files of `which` (a section of the configuration, such as `server`) every few seconds until `stopped`, and tells their
-/// certificate's expiry.
+/// Looks at all the files every few seconds until `stopped`, and tells when their certificates expire.
 ///
 /// Files are read where blocking is allowed. Dropping the future ends it; what is in use stays.
 pub async fn follow(
-    which: String,
     followed: Arc<Followed>,
     tasks: Tasks,
     metrics: Metrics,
     stopped: CancellationToken,
 ) {
-    let expiry = Arc::clone(&followed);
-    metrics.watch_certificate(which.clone(), Arc::new(move || Some(expiry()?.expiry()?.0)));
-    let which: Arc<str> = which.into();
+    let told = Arc::clone(&followed);
+    let expiry = |(which, files): (String, Arc<dyn Follow>)| Some((which, files.expiry()?.0));
+    metrics.watch_certificates(Arc::new(move || {
+        told().into_iter().filter_map(expiry).collect()
+    }));
     loop {
         tokio::select! {
             () = stopped.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        let Some(files) = followed() else {
-            continue;
-        };
-        let (which, metrics) = (Arc::clone(&which), metrics.clone());
-        // A look that panics is reported by the panic hook; the next one tries again.
-        let _ = tasks
-            .block(move || look(&which, files.as_ref(), &metrics))
-            .await;
+        for (which, files) in followed() {
+            let metrics = metrics.clone();
+            // A look that panics is reported by the panic hook; the next one tries again.
+            let _ = tasks
+                .block(move || look(&which, files.as_ref(), &metrics))
+                .await;
+        }
     }
 }
 

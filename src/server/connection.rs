@@ -1,36 +1,31 @@
-//! One client connection, from its first byte to its last.
+//! One client connection, from its first byte to its last: which protocol it speaks, and the refusal where there is no room.
 
-use std::{
-    convert::Infallible,
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    time::Instant,
 };
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-
+use super::{
+    drain::{Begun, Drain},
+    guard::Times,
+    http1, http2,
+    sniff::{Prefixed, Spoken},
+};
 use crate::{
-    core::{policy::Errors, problem::Problem},
-    net::Stream,
-    proxy::{AnswerBody, CutOff, Peer, Worker},
-    server::{drain::Drain, head_timer::HeadTimer},
+    core::{framing::Limits, policy::Errors, problem::Problem},
+    proxy::{Peer, Worker},
 };
 
 /// How client connections are served.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// `head_timeout`: a head must be whole so long after the connection was made or its last answer ended.
-    pub head_timeout: Duration,
-    /// `max_head_bytes`
-    pub max_head_bytes: usize,
+    /// What a head may have.
+    pub limits: Limits,
+    /// The times of a connection.
+    pub times: Times,
 }
 
 /// What was agreed on before the first byte of HTTP.
@@ -44,128 +39,58 @@ pub enum Negotiated {
     Unsaid,
 }
 
-/// The least that hyper takes for a connection's buffer, in bytes.
-const MIN_BUFFER: usize = 8192;
-
-/// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
-/// `Connection: close`.
+/// Serves the connection until its client or `drain` ends it. Each request is the affair of the `worker` that is in force when its head
+/// has come.
 pub async fn serve<S>(
     stream: S,
-    _negotiated: Negotiated,
-    worker: Arc<Worker>,
+    negotiated: Negotiated,
+    worker: Arc<ArcSwap<Worker>>,
     peer: Peer,
     settings: Settings,
     drain: Drain,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let peer = Arc::new(peer);
-    let requests = Requests::default();
-    let counted = requests.clone();
-    let served = Arc::clone(&worker);
-    let service = service_fn(move |request| {
-        let (worker, peer) = (Arc::clone(&served), Arc::clone(&peer));
-        let running = counted.start();
-        async move {
-            let answer = worker.answer(request, peer).await;
-            Ok::<_, Infallible>(answer.map(|body| Tracked {
-                body,
-                _running: running,
-            }))
-        }
-    });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(HeadTimer(Arc::clone(&worker.heads)))
-            .header_read_timeout(settings.head_timeout)
-            .max_header_size(settings.max_head_bytes)
-            .max_buf_size(settings.max_head_bytes.max(MIN_BUFFER))
-            // Dates are the upstream's; the proxy's own errors have one.
-            .auto_date_header(false)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    let ended = tokio::select! {
-        biased; // no order is better, and choosing one costs something
-        ended = connection.as_mut() => ended,
-        () = drain.begun() => {
-            connection.as_mut().graceful_shutdown();
+    let mut stream = Prefixed::new(stream);
+    let mut drain = drain.begun();
+    let spoken = match negotiated {
+        Negotiated::Http2 => Spoken::Http2,
+        Negotiated::Http1 => Spoken::Http1,
+        Negotiated::Unsaid => {
+            let deadline = Instant::now() + settings.times.head;
+            let timers = Arc::clone(&worker.load().times);
+            let told = timers.within(deadline, stream.sniff());
             tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = requests.none_for(IDLE_AT_DRAIN) => return,
+                biased;
+                Some(Ok(Some(spoken))) = told => spoken,
+                () = drained(&mut drain) => return,
+                else => return, // nothing was said, or not in time
             }
         }
     };
-    if let Err(error) = ended {
-        // A client that goes away is no event of ours.
-        tracing::debug!(%error, "a client connection ended early");
+    let peer = Arc::new(peer);
+    match spoken {
+        Spoken::Http1 => http1::serve_http1(stream, worker, peer, settings, drain).await,
+        Spoken::Http2 => http2::serve(stream, worker, peer, settings, drain).await,
     }
+}
+
+/// Completes when a connection that has said nothing yet is waited for no longer.
+async fn drained(drain: &mut Begun) {
+    drain.await;
+    tokio::time::sleep(IDLE_AT_DRAIN).await;
 }
 
 /// How long a connection that has no request may go on when the drain begins: long enough for the tail of its last answer, short
 /// enough that one that never says anything, or half a head, holds nothing up.
-const IDLE_AT_DRAIN: Duration = Duration::from_secs(1);
-
-/// The requests of one connection that are under way: from their head to the end of their answer.
-#[derive(Clone, Debug, Default)]
-struct Requests(Arc<AtomicUsize>);
-
-impl Requests {
-    fn start(&self) -> Running {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Running(Arc::clone(&self.0))
-    }
-
-    /// Completes when there was no request for `pause`.
-    async fn none_for(&self, pause: Duration) {
-        loop {
-            let before = self.0.load(Ordering::Relaxed);
-            tokio::time::sleep(pause).await;
-            if before == 0 && self.0.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-        }
-    }
-}
-
-/// One request that is under way; until it is dropped.
-#[derive(Debug)]
-struct Running(Arc<AtomicUsize>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// An answer's body, with which its request ends.
-struct Tracked {
-    body: AnswerBody,
-    _running: Running,
-}
-
-impl Body for Tracked {
-    type Data = Bytes;
-    type Error = CutOff;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
+pub(super) const IDLE_AT_DRAIN: Duration = Duration::from_secs(1);
 
 /// Tells a client that there is no room for its connection, and ends it. What the client sends meanwhile is read and dropped for a
 /// moment, so that the answer is not lost to a reset.
-pub async fn refuse(mut stream: Stream, errors: &Errors) {
+pub async fn refuse<S>(mut stream: S, errors: &Errors)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let problem = Problem::Overloaded;
     let (media_type, body) = problem.body(errors, None);
     let link = errors.link.as_ref().and_then(|link| link.to_str().ok());

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpSocket, UnixListener, lookup_host};
 
 use crate::{
@@ -102,11 +103,22 @@ impl Listener {
         &self.address
     }
 
+    /// Whether nobody can reach it from another machine.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match &self.kind {
+            Kind::Unix { .. } => true,
+            Kind::Tcp(listener) => listener
+                .local_addr()
+                .is_ok_and(|address| address.ip().to_canonical().is_loopback()),
+        }
+    }
+
     /// The next connection, and its peer's address where it has one.
     ///
-    /// A connection that is gone before it was accepted is not an error. Where the process is out of file descriptors this waits
-    /// a little, so that it does not spin. Dropping the future loses no connection.
-    pub async fn accept(&self) -> (Stream, Option<IpAddr>) {
+    /// A connection that is gone before it was accepted is not an error. Where the process is out of file descriptors `no_files` is
+    /// called, and this waits a little, so that it does not spin. Dropping the future loses no connection.
+    pub async fn accept(&self, no_files: impl Fn()) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match &self.kind {
                 Kind::Tcp(listener) => listener
@@ -122,6 +134,9 @@ impl Listener {
                 Ok(accepted) => return accepted,
                 Err(error) if is_the_peers(&error) => {}
                 Err(error) => {
+                    if is_for_want_of_files(&error) {
+                        no_files();
+                    }
                     tracing::warn!(%error, address = self.address, "cannot accept connections; trying again");
                     tokio::time::sleep(OUT_OF_RESOURCES).await;
                 }
@@ -135,6 +150,13 @@ const OUT_OF_RESOURCES: Duration = Duration::from_millis(50);
 
 /// As many connections may wait to be accepted; the system may have a lower limit of its own.
 const BACKLOG: u32 = 4096;
+
+fn is_for_want_of_files(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
+}
 
 fn is_the_peers(error: &io::Error) -> bool {
     matches!(
@@ -159,6 +181,7 @@ async fn bind_tcp(address: &str) -> anyhow::Result<Vec<Listener>> {
                 TcpSocket::new_v6()
             }?;
             socket.set_reuseaddr(true)?;
+            bound_unsent(&socket);
             socket.bind(resolved)?;
             socket.listen(BACKLOG)
         };
@@ -174,6 +197,23 @@ async fn bind_tcp(address: &str) -> anyhow::Result<Vec<Listener>> {
     }
     Ok(bound)
 }
+
+/// Bounds what the kernel takes of an answer before the client has read what went before; accepted sockets inherit it.
+///
+/// Otherwise it takes megabytes, and asks for more only when a third of that is gone: a client that reads slowly would look like one
+/// that does not read at all.
+#[cfg(target_os = "linux")]
+fn bound_unsent(socket: &TcpSocket) {
+    // A kernel without it serves all the same.
+    let _ = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bound_unsent(_: &TcpSocket) {}
+
+/// Enough to keep a fast client busy while the next piece is written.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 256 << 10;
 
 async fn bind_unix(path: &Path) -> anyhow::Result<Listener> {
     let why = || format!("cannot listen on unix:{}", path.display());

@@ -70,6 +70,16 @@ impl AccessLog {
         }
     }
 
+    /// The same lines for the routes of another configuration.
+    #[must_use]
+    pub fn for_routes(&self, routes: &[RouteName]) -> Self {
+        let target = self.0.as_ref();
+        Self(
+            target
+                .map(|target| Arc::new(Target::new(target.writer.clone(), target.format, routes))),
+        )
+    }
+
     /// No access lines: `access_log = false`.
     #[must_use]
     pub const fn off() -> Self {

@@ -15,6 +15,7 @@
 //! | `idem_proxy_tls_handshake_failures_total` | counter | reason: clients' handshakes that failed |
 //! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
 //! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
+//! | `idem_proxy_http2_floods_total` | counter | reason: HTTP/2 connections that were ended for what they sent too much of |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
@@ -33,35 +34,42 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
-    ConnectFailure, EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side, StatusClass,
-    StoreOp, StoreResult,
+    ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side,
+    StatusClass, StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
 use super::log::LineWriter;
 use crate::core::policy::RouteName;
 
-/// All that one proxy counts. Cheap to clone; clones count into the same numbers.
+/// All that one proxy counts, and which of it belongs to the routes of one configuration. Cheap to clone; clones count into the same
+/// numbers.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
 struct Inner {
-    /// One each route name, [`Inner::unrouted`] first: what is rendered.
-    distinct: Vec<RouteMetrics>,
     /// By the index that a route has in the configuration.
     routes: Vec<RouteMetrics>,
     /// `route=""`
     unrouted: RouteMetrics,
+    house: Arc<House>,
+}
+
+/// What is counted whatever the configuration.
+struct House {
+    /// One each route name that there ever was, that of no route first: what is rendered.
+    distinct: Mutex<Vec<RouteMetrics>>,
     connections: Table<Side, Connections>,
     reloads: Table<Reload, Counter>,
     refusals: Table<Limit, Counter>,
     handshakes: Table<Handshake, Counter>,
     certificate_reloads: Table<Reload, Counter>,
-    // The locks below are taken at start and when the text is asked for, never by a request.
+    floods: Table<Flood, Counter>,
+    // The locks are taken at start, at a reload and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
     upstreams: Mutex<Vec<UpstreamMetrics>>,
     levels: Mutex<Vec<(Limit, ReadLevel)>>,
-    certificates: Mutex<Vec<(String, ReadExpiry)>>,
+    certificates: Mutex<Option<ReadExpiries>>,
     log: Mutex<Option<LineWriter>>,
     process: ProcessCollector,
 }
@@ -69,8 +77,9 @@ struct Inner {
 /// Reads a bound's level when the text is asked for.
 pub type ReadLevel = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Reads when a certificate expires, in seconds since the epoch, when the text is asked for; `None`: there is none now.
-pub type ReadExpiry = Arc<dyn Fn() -> Option<i64> + Send + Sync>;
+/// Reads when each certificate in use expires, in seconds since the epoch, by the section of the configuration that names it, when the
+/// text is asked for.
+pub type ReadExpiries = Arc<dyn Fn() -> Vec<(String, i64)> + Send + Sync>;
 
 /// Reads a store's levels when the text is asked for.
 pub type ReadStoreLevels = Arc<dyn Fn() -> StoreLevels + Send + Sync>;
@@ -80,37 +89,52 @@ impl Metrics {
     /// name are counted as one.
     #[must_use]
     pub fn new(routes: &[RouteName]) -> Self {
-        let unrouted = RouteMetrics::new(RouteName::new(""));
-        let mut distinct = vec![unrouted.clone()];
-        let mut by_name = HashMap::from([(unrouted.name().clone(), unrouted.clone())]);
-        let routes = routes
-            .iter()
-            .map(|name| {
-                by_name
-                    .entry(name.clone())
-                    .or_insert_with(|| {
-                        let route = RouteMetrics::new(name.clone());
-                        distinct.push(route.clone());
-                        route
-                    })
-                    .clone()
-            })
-            .collect();
-        Self(Arc::new(Inner {
-            distinct,
-            routes,
-            unrouted,
+        let house = House {
+            distinct: Mutex::default(),
             connections: Table::new(Connections::default),
             reloads: Table::new(Counter::default),
             refusals: Table::new(Counter::default),
             handshakes: Table::new(Counter::default),
             certificate_reloads: Table::new(Counter::default),
+            floods: Table::new(Counter::default),
             stores: Mutex::default(),
             upstreams: Mutex::default(),
             levels: Mutex::default(),
             certificates: Mutex::default(),
             log: Mutex::default(),
             process: ProcessCollector::for_self(),
+        };
+        Self::of(Arc::new(house), routes)
+    }
+
+    /// The same metrics for the routes of another configuration: a name that was there goes on counting, a new one begins at 0, and
+    /// one that is no longer there keeps its values.
+    #[must_use]
+    pub fn for_routes(&self, routes: &[RouteName]) -> Self {
+        Self::of(Arc::clone(&self.0.house), routes)
+    }
+
+    fn of(house: Arc<House>, routes: &[RouteName]) -> Self {
+        let mut distinct = house.distinct.lock();
+        let mut by_name: HashMap<_, _> = distinct
+            .iter()
+            .map(|route| (route.name().clone(), route.clone()))
+            .collect();
+        let mut series = |name: &RouteName| {
+            let known = by_name.entry(name.clone()).or_insert_with(|| {
+                let route = RouteMetrics::new(name.clone());
+                distinct.push(route.clone());
+                route
+            });
+            known.clone()
+        };
+        let unrouted = series(&RouteName::new(""));
+        let routes = routes.iter().map(&mut series).collect();
+        drop(distinct);
+        Self(Arc::new(Inner {
+            routes,
+            unrouted,
+            house,
         }))
     }
 
@@ -126,7 +150,7 @@ impl Metrics {
     /// The part of a store of this kind, as `store.kind` spells it. To be asked for once.
     #[must_use]
     pub fn store(&self, kind: &'static str) -> StoreMetrics {
-        let mut stores = self.0.stores.lock();
+        let mut stores = self.0.house.stores.lock();
         if let Some(store) = stores.iter().find(|store| store.0.kind == kind) {
             return store.clone();
         }
@@ -138,7 +162,7 @@ impl Metrics {
     /// The part of the upstream of this name. To be asked for once, and held for as long as the upstream is called.
     #[must_use]
     pub fn upstream(&self, name: &str) -> UpstreamMetrics {
-        let mut upstreams = self.0.upstreams.lock();
+        let mut upstreams = self.0.house.upstreams.lock();
         if let Some(upstream) = upstreams.iter().find(|upstream| upstream.name() == name) {
             return upstream.clone();
         }
@@ -150,7 +174,7 @@ impl Metrics {
     /// How each upstream looks that is called, by its name.
     #[must_use]
     pub fn upstream_states(&self) -> Vec<(String, UpstreamState)> {
-        let upstreams = self.0.upstreams.lock();
+        let upstreams = self.0.house.upstreams.lock();
         upstreams
             .iter()
             .filter(|upstream| upstream.is_used())
@@ -167,32 +191,34 @@ impl Metrics {
 
     /// From now on `read` tells how much of this bound is taken. It takes the place of one told before.
     pub fn watch_limit(&self, limit: Limit, read: ReadLevel) {
-        let mut levels = self.0.levels.lock();
+        let mut levels = self.0.house.levels.lock();
         levels.retain(|(other, _)| *other != limit);
         levels.push((limit, read));
     }
 
-    /// From now on `read` tells when the certificate of this section of the configuration expires. It takes the place of one told
-    /// before.
-    pub fn watch_certificate(&self, which: String, read: ReadExpiry) {
-        let mut certificates = self.0.certificates.lock();
-        certificates.retain(|(other, _)| *other != which);
-        certificates.push((which, read));
+    /// From now on `read` tells when certificates expire.
+    pub fn watch_certificates(&self, read: ReadExpiries) {
+        *self.0.house.certificates.lock() = Some(read);
     }
 
     /// From now on the lines that this writer dropped are counted.
     pub fn watch_log(&self, writer: LineWriter) {
-        *self.0.log.lock() = Some(writer);
+        *self.0.house.log.lock() = Some(writer);
     }
 
     /// Counts something that was refused because a bound was reached.
     pub fn limit_refused(&self, limit: Limit) {
-        self.0.refusals.on(limit, Counter::add_one);
+        self.0.house.refusals.on(limit, Counter::add_one);
+    }
+
+    /// Counts an HTTP/2 connection that was ended for what it sent too much of.
+    pub fn flood(&self, flood: Flood) {
+        self.0.house.floods.on(flood, Counter::add_one);
     }
 
     /// Counts a connection, which is open until the guard is dropped.
     pub fn connection(&self, side: Side) -> ConnectionGuard {
-        self.0.connections.on(side, |connections| {
+        self.0.house.connections.on(side, |connections| {
             connections.total.add_one();
             connections.open.add_one();
         });
@@ -204,23 +230,26 @@ impl Metrics {
 
     /// Counts a configuration that was reloaded, or was not.
     pub fn config_reload(&self, result: Reload) {
-        self.0.reloads.on(result, Counter::add_one);
+        self.0.house.reloads.on(result, Counter::add_one);
     }
 
     /// Counts changed certificates that are in use now, or were refused.
     pub fn certificate_reload(&self, result: Reload) {
-        self.0.certificate_reloads.on(result, Counter::add_one);
+        self.0
+            .house
+            .certificate_reloads
+            .on(result, Counter::add_one);
     }
 
     /// Counts a client's TLS handshake that failed.
     pub fn handshake_failed(&self, why: Handshake) {
-        self.0.handshakes.on(why, Counter::add_one);
+        self.0.house.handshakes.on(why, Counter::add_one);
     }
 
     /// Everything in the Prometheus text format 0.0.4. It reads `/proc`: not for a thread that serves.
     #[must_use]
     pub fn render(&self) -> Vec<u8> {
-        exposition::render(&self.0)
+        exposition::render(&self.0.house)
     }
 }
 
@@ -338,7 +367,7 @@ pub struct ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let connections = &self.metrics.0.connections;
+        let connections = &self.metrics.0.house.connections;
         connections.on(self.side, |connections| connections.open.take_one());
     }
 }

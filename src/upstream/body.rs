@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::pool::Lease;
+use crate::core::headers;
 
 /// A request body as it is sent.
 #[derive(Debug)]
@@ -150,7 +151,12 @@ impl Body for OutgoingBody {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Self::Streamed(streamed) => {
-                let frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
+                let mut frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
+                if let Some(Ok(frame)) = &mut frame
+                    && let Some(trailers) = frame.trailers_mut()
+                {
+                    headers::clean_trailers(trailers);
+                }
                 let upload = &streamed.upload;
                 match &frame {
                     None => upload.becomes(ENDED),

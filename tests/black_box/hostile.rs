@@ -222,7 +222,7 @@ fn random_bytes_harm_nobody() {
 }
 
 /// Numbers that look random and are the same in every run (xorshift).
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
     fn below(&mut self, limit: usize) -> usize {
@@ -237,7 +237,7 @@ impl Dice {
     }
 
     /// A stream of requests with a few bytes gone wrong.
-    fn stream(&mut self) -> Vec<u8> {
+    pub(crate) fn stream(&mut self) -> Vec<u8> {
         let keyed = "Authorization: Bearer a\r\nIdempotency-Key: k";
         let whole = [
             format!("POST /orders HTTP/1.1\r\nHost: a\r\n{keyed}\r\nContent-Length: 5\r\n\r\nhello"),

@@ -201,6 +201,7 @@ fn a_head_that_does_not_come_is_given_up() {
     let proxy = Proxy::with(&upstream, "server.head_timeout = '500ms'");
     let mut client = proxy.client();
     client.say("POST /orders HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+    assert_eq!(client.answer().status, 408);
     assert!(client.is_closed());
     // A byte now and then is no whole head either.
     let mut drip = proxy.client();

@@ -21,11 +21,17 @@ mod dialect_table;
 #[cfg(test)]
 mod dialects;
 #[cfg(test)]
+mod drain;
+#[cfg(test)]
 mod edges;
 #[cfg(test)]
 mod executions;
 #[cfg(test)]
 mod fingerprints;
+#[cfg(test)]
+mod framing;
+#[cfg(test)]
+mod framing_fuzz;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
@@ -45,15 +51,20 @@ mod passthrough;
 #[cfg(test)]
 mod policy_page;
 #[cfg(test)]
+mod process;
+#[cfg(test)]
 mod readme;
 #[cfg(test)]
 mod real_clients;
 #[cfg(test)]
 mod records;
 #[cfg(test)]
+mod reload;
+#[cfg(test)]
 mod replays;
 #[cfg(test)]
 mod streams;
+mod times;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

@@ -139,7 +139,9 @@ fn a_swap_under_load_costs_no_handshake_and_no_connection() {
         failures.sum("idem_proxy_tls_handshake_failures_total", &[]),
         0.0,
     );
-    assert!(tls.proxy.log().contains("certificates were replaced"));
+    eventually("it is logged", || {
+        tls.proxy.log().contains("certificates were replaced")
+    });
     assert_eq!(
         tls.upstream.executions(),
         1 + handshakes.load(Ordering::Relaxed)
@@ -157,6 +159,7 @@ fn a_pair_that_does_not_fit_changes_nothing_until_it_is_put_right() {
     assert_eq!(tls.shown(), first);
     assert_same(tls.expiry(), IN_2050);
     let said = "changed certificates cannot be used; those in use stay in use";
+    eventually("it is logged", || tls.proxy.log().contains(said));
     let log = tls.proxy.log();
     let line = log.lines().find(|line| line.contains(said)).expect(said);
     for words in [
@@ -178,6 +181,9 @@ fn a_pair_that_does_not_fit_changes_nothing_until_it_is_put_right() {
     });
     tls.await_reloads("applied", 1.0);
     tls.await_reloads("refused", 2.0);
+    eventually("it is logged", || {
+        tls.proxy.log().contains("certificates were replaced")
+    });
     assert_eq!(tls.proxy.log().matches(said).count(), 2, "once a change");
     executed(old.ask(&Request::order(&key())).answer());
 }

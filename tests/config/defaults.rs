@@ -17,7 +17,7 @@ fn an_empty_file_is_the_contract() {
     let config = load("");
     let server = &config.server;
     assert_eq!(server.listen, [Listen::Tcp("127.0.0.1:8080".into())]);
-    assert!(server.workers >= 1);
+    assert!(server.threads() >= 1);
     assert_eq!(server.drain_delay, Duration::ZERO);
     assert_eq!(server.drain_timeout, Duration::from_secs(25));
     assert_eq!(server.head_timeout, Duration::from_secs(10));

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
+mod image;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod markdown;
@@ -10,5 +12,9 @@ mod markdown;
 mod operations;
 #[cfg(test)]
 mod readme;
+#[cfg(test)]
+mod service;
+#[cfg(test)]
+mod tools;
 #[cfg(test)]
 mod tour;

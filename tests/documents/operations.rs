@@ -48,8 +48,9 @@ fn problems() -> Vec<Problem> {
         | P::MethodNotAllowed
         | P::RequestTimeout
         | P::TargetTooLong
+        | P::HeadTooLarge
         | P::ExpectationFailed
-        | P::LoopDetected => 22,
+        | P::LoopDetected => 23,
     };
     let second = Duration::from_secs(1);
     let carrier = Carrier::new("Idempotency-Key");
@@ -86,6 +87,7 @@ fn problems() -> Vec<Problem> {
         P::MethodNotAllowed,
         P::RequestTimeout,
         P::TargetTooLong,
+        P::HeadTooLarge,
         P::ExpectationFailed,
         P::LoopDetected,
     ];

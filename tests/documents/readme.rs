@@ -10,9 +10,10 @@ use idem_proxy::{
 
 use crate::markdown::{blocks, file, table, word, words};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "CHANGELOG.md",
+    "docs/deploy.md",
     "docs/dialects.md",
     "docs/keys.md",
     "docs/lifecycle.md",
@@ -206,6 +207,6 @@ fn everything() -> String {
     let _upstream = metrics.upstream("");
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
-    metrics.watch_certificate("server".to_owned(), Arc::new(|| Some(0)));
+    metrics.watch_certificates(Arc::new(|| vec![("server".to_owned(), 0)]));
     String::from_utf8(metrics.render()).expect("text")
 }

@@ -33,9 +33,10 @@ fn said(problem: &Problem) -> (StatusCode, &'static str) {
         Problem::StoreUnavailable | Problem::StoreFull => (status, "Unavailable"),
         Problem::Overloaded => (status, "RequestLimitExceeded"),
         Problem::RequestTimeout => (status, "RequestTimeout"),
-        Problem::BadRequest(_) | Problem::TargetTooLong | Problem::ExpectationFailed => {
-            (status, "InvalidRequest")
-        }
+        Problem::BadRequest(_)
+        | Problem::TargetTooLong
+        | Problem::HeadTooLarge
+        | Problem::ExpectationFailed => (status, "InvalidRequest"),
     }
 }
 

@@ -27,8 +27,9 @@ impl Problem {
             Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
             Self::BadRequest(what) => (*what).into(),
             Self::MethodNotAllowed => "This proxy does not serve CONNECT and TRACE, and its published policy to GET and HEAD alone.".into(),
-            Self::RequestTimeout => "The request's body did not come in time.".into(),
+            Self::RequestTimeout => "The request did not come in time.".into(),
             Self::TargetTooLong => "The request's target is longer than this proxy takes.".into(),
+            Self::HeadTooLarge => "The request's head is larger, or has more fields, than this proxy takes.".into(),
             Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),
             Self::ExpectationFailed => "The only expectation that can be met is 100-continue.".into(),
         };

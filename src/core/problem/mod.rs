@@ -84,6 +84,8 @@ pub enum Problem {
     RequestTimeout,
     /// The target is over its limit.
     TargetTooLong,
+    /// The head is over a limit: its bytes or its fields.
+    HeadTooLarge,
     /// The request has been here before.
     LoopDetected,
     /// An expectation other than `100-continue`.
@@ -167,6 +169,7 @@ impl Problem {
             Self::MethodNotAllowed => row("method-not-allowed", S::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "Method not allowed", false, None),
             Self::RequestTimeout => row("request-timeout", S::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", "Request timeout", true, Some(true)),
             Self::TargetTooLong => row("target-too-long", S::URI_TOO_LONG, "TARGET_TOO_LONG", "Request target too long", false, None),
+            Self::HeadTooLarge => row("head-too-large", S::REQUEST_HEADER_FIELDS_TOO_LARGE, "HEAD_TOO_LARGE", "Request head too large", false, None),
             Self::LoopDetected => row("loop-detected", S::LOOP_DETECTED, "LOOP_DETECTED", "Loop detected", false, None),
             Self::ExpectationFailed => row("expectation-failed", S::EXPECTATION_FAILED, "EXPECTATION_FAILED", "Expectation failed", false, None),
         };
@@ -235,6 +238,7 @@ impl Problem {
             | Self::MethodNotAllowed
             | Self::RequestTimeout
             | Self::TargetTooLong
+            | Self::HeadTooLarge
             | Self::LoopDetected
             | Self::ExpectationFailed => return None,
         };
@@ -254,6 +258,7 @@ impl Problem {
                 | Self::MethodNotAllowed
                 | Self::RequestTimeout
                 | Self::TargetTooLong
+                | Self::HeadTooLarge
                 | Self::LoopDetected
                 | Self::ExpectationFailed
         )

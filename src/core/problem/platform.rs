@@ -61,6 +61,7 @@ fn said(problem: &Problem) -> Said<'_> {
         | Problem::MethodNotAllowed
         | Problem::RequestTimeout
         | Problem::TargetTooLong
+        | Problem::HeadTooLarge
         | Problem::LoopDetected
         | Problem::ExpectationFailed => own,
     }

@@ -28,6 +28,7 @@ pub(super) fn body(problem: &Problem, errors: &Errors, record: Option<ShortId>) 
         | Problem::MethodNotAllowed
         | Problem::RequestTimeout
         | Problem::TargetTooLong
+        | Problem::HeadTooLarge
         | Problem::LoopDetected
         | Problem::ExpectationFailed => None,
     };

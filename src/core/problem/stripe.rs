@@ -43,6 +43,7 @@ fn said(problem: &Problem) -> Said {
         | Problem::MethodNotAllowed
         | Problem::RequestTimeout
         | Problem::TargetTooLong
+        | Problem::HeadTooLarge
         | Problem::LoopDetected
         | Problem::ExpectationFailed => Said {
             status: facts.status,

@@ -45,6 +45,7 @@ fn table() -> Vec<(Problem, &'static str, Platform, Stripe, Aws)> {
         (P::BadRequest("This \"is\" <wrong> & odd."), "bad-request", (400, "BAD_REQUEST", false), (400, INVALID, "bad_request"), (400, "InvalidRequest")),
         (P::MethodNotAllowed, "method-not-allowed", (405, "METHOD_NOT_ALLOWED", false), (405, INVALID, "method_not_allowed"), (405, "UnsupportedOperation")),
         (P::RequestTimeout, "request-timeout", (408, "REQUEST_TIMEOUT", true), (408, INVALID, "request_timeout"), (408, "RequestTimeout")),
+        (P::HeadTooLarge, "head-too-large", (431, "HEAD_TOO_LARGE", false), (431, INVALID, "head_too_large"), (431, "InvalidRequest")),
         (P::TargetTooLong, "target-too-long", (414, "TARGET_TOO_LONG", false), (414, INVALID, "target_too_long"), (414, "InvalidRequest")),
         (P::LoopDetected, "loop-detected", (508, "LOOP_DETECTED", false), (508, API, "loop_detected"), (508, "InternalError")),
         (P::ExpectationFailed, "expectation-failed", (417, "EXPECTATION_FAILED", false), (417, INVALID, "expectation_failed"), (417, "InvalidRequest")),
@@ -74,6 +75,7 @@ const DOCUMENTS: &[(&str, u16, &str, bool, Option<bool>)] = &[
     ("method-not-allowed", 405, "METHOD_NOT_ALLOWED", false, None),
     ("request-timeout", 408, "REQUEST_TIMEOUT", true, Some(true)),
     ("target-too-long", 414, "TARGET_TOO_LONG", false, None),
+    ("head-too-large", 431, "HEAD_TOO_LARGE", false, None),
     ("loop-detected", 508, "LOOP_DETECTED", false, None),
     ("expectation-failed", 417, "EXPECTATION_FAILED", false, None),
 ];
@@ -174,7 +176,7 @@ impl Xml {
 fn the_table_has_every_problem() {
     let slugs: BTreeSet<&str> = table().iter().map(|row| row.1).collect();
     assert_eq!(slugs, DOCUMENTS.iter().map(|row| row.0).collect());
-    assert_eq!(slugs.len(), 22);
+    assert_eq!(slugs.len(), 23);
     for (problem, slug, ..) in table() {
         assert_eq!(problem.slug(), slug);
     }

@@ -317,3 +317,52 @@ fn keys_that_verify_no_tokens_are_left_out() {
         Some(Unusable::TooMany)
     );
 }
+
+#[tokio::test]
+async fn a_verifier_is_kept_where_place_and_demands_are_the_same_and_takes_the_keys_over() {
+    let [old, new] = ["a", "b"].map(Signer::ed25519);
+    let verifier = verifier(&[&old]);
+    let other_keys = settings(&jwks(&[&new]));
+    assert!(verifier.is_for(&other_keys), "keys are no demand");
+    let mut other_demand = other_keys.clone();
+    other_demand.expected.issuer = Some("https://id.test".into());
+    assert!(!verifier.is_for(&other_demand));
+    let elsewhere = Settings {
+        source: Source::File {
+            path: PathBuf::from("/elsewhere"),
+            keys: Arc::default(),
+        },
+        ..other_keys.clone()
+    };
+    assert!(!verifier.is_for(&elsewhere));
+    let [by_old, by_new] = [&old, &new].map(|signer| signer.token(&claims("ann")));
+    assert_eq!(fault(&verifier, &by_old).await, None);
+    assert_eq!(
+        fault(&verifier, &by_new).await,
+        Some(TokenFault::UnknownKey)
+    );
+    verifier.renew(&other_keys);
+    assert_eq!(
+        fault(&verifier, &by_old).await,
+        Some(TokenFault::UnknownKey)
+    );
+    assert_eq!(fault(&verifier, &by_new).await, None);
+}
+
+#[tokio::test]
+async fn keys_are_kept_fresh_until_nobody_uses_them() {
+    let runtime = tokio::runtime::Handle::current();
+    let tasks = Tasks::new(runtime, tokio_util::task::TaskTracker::new());
+    let stopped = CancellationToken::new();
+    let first = Kept::new(verifier(&[]), &tasks, &stopped);
+    let weak = Arc::downgrade(&first.verifier);
+    let second = first.clone();
+    drop(first);
+    tokio::task::yield_now().await;
+    assert!(weak.upgrade().is_some());
+    drop(second);
+    while weak.upgrade().is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!stopped.is_cancelled());
+}

@@ -7,21 +7,21 @@ use prometheus::{
 };
 
 use super::{
-    EvictionCause, Inner, Limit,
+    EvictionCause, House, Limit,
     series::{Counter, Snapshot, Table},
 };
 
 /// Everything, by name.
-pub(super) fn render(inner: &Inner) -> Vec<u8> {
+pub(super) fn render(house: &House) -> Vec<u8> {
     let mut families = Vec::new();
     build_info(&mut families);
-    requests(inner, &mut families);
-    routes(inner, &mut families);
-    stores(inner, &mut families);
-    upstreams(inner, &mut families);
-    house(inner, &mut families);
-    tls(inner, &mut families);
-    families.extend(inner.process.collect());
+    requests(house, &mut families);
+    routes(house, &mut families);
+    stores(house, &mut families);
+    upstreams(house, &mut families);
+    tls(house, &mut families);
+    whole(house, &mut families);
+    families.extend(house.process.collect());
     // A family without a sample is an error to the encoder.
     families.retain(|family| !family.get_metric().is_empty());
     families.sort_by(|a, b| a.name().cmp(b.name()));
@@ -44,9 +44,9 @@ fn build_info(families: &mut Vec<MetricFamily>) {
 }
 
 /// What is timed for a route. Only what has happened is shown.
-fn requests(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn requests(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut totals, mut durations, mut upstream) = (Vec::new(), Vec::new(), Vec::new());
-    for route in &inner.distinct {
+    for route in &house.distinct.lock().clone() {
         let name = route.name().as_str();
         for (outcome, series) in route.0.requests.iter() {
             if let Some(snapshot) = series.read() {
@@ -85,10 +85,10 @@ fn requests(inner: &Inner, families: &mut Vec<MetricFamily>) {
 }
 
 /// What is counted for a route beside its requests.
-fn routes(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn routes(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut in_flight, mut waiters) = (Vec::new(), Vec::new());
     let (mut settled, mut claims_lost) = (Vec::new(), Vec::new());
-    for route in &inner.distinct {
+    for route in &house.distinct.lock().clone() {
         let name = route.name().as_str();
         in_flight.push(gauge(&[("route", name)], signed(route.0.in_flight.value())));
         waiters.push(gauge(&[("route", name)], signed(route.0.waiters.value())));
@@ -123,11 +123,11 @@ fn routes(inner: &Inner, families: &mut Vec<MetricFamily>) {
     ));
 }
 
-fn stores(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn stores(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut operations, mut durations) = (Vec::new(), Vec::new());
     let (mut records, mut bytes, mut evictions) = (Vec::new(), Vec::new(), Vec::new());
     // The guard is not held while rooms are asked for their levels: they may count meanwhile.
-    let all = inner.stores.lock().clone();
+    let all = house.stores.lock().clone();
     for store in all {
         let kind = ("store", store.0.kind);
         for (operation, series) in store.0.operations.iter() {
@@ -191,9 +191,9 @@ fn stores(inner: &Inner, families: &mut Vec<MetricFamily>) {
 }
 
 /// What is counted for each upstream.
-fn upstreams(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn upstreams(house: &House, families: &mut Vec<MetricFamily>) {
     let mut failures = Vec::new();
-    for upstream in inner.upstreams.lock().iter() {
+    for upstream in house.upstreams.lock().iter() {
         for (reason, series) in upstream.failures().iter() {
             let labels = [("upstream", upstream.name()), ("reason", reason)];
             failures.push(counter(&labels, series.value()));
@@ -208,9 +208,9 @@ fn upstreams(inner: &Inner, families: &mut Vec<MetricFamily>) {
 }
 
 /// What is counted for the process as a whole.
-fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn whole(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut open, mut total) = (Vec::new(), Vec::new());
-    for (side, series) in inner.connections.iter() {
+    for (side, series) in house.connections.iter() {
         open.push(gauge(&[("side", side)], signed(series.open.value())));
         total.push(counter(&[("side", side)], series.total.value()));
     }
@@ -230,15 +230,21 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
         "idem_proxy_config_reloads_total",
         "Configurations that were reloaded, or refused.",
         MetricType::COUNTER,
-        counters("result", &inner.reloads),
+        counters("result", &house.reloads),
     ));
     families.push(family(
         "idem_proxy_limit_refusals_total",
         "What was refused because a bound was reached.",
         MetricType::COUNTER,
-        counters("limit", &inner.refusals),
+        counters("limit", &house.refusals),
     ));
-    let watched = inner.levels.lock().clone();
+    families.push(family(
+        "idem_proxy_http2_floods_total",
+        "HTTP/2 connections that were ended for what they sent too much of.",
+        MetricType::COUNTER,
+        counters("reason", &house.floods),
+    ));
+    let watched = house.levels.lock().clone();
     let level = |(limit, read): &(Limit, super::ReadLevel)| {
         gauge(&[("limit", limit.as_str())], unsigned(read()))
     };
@@ -248,7 +254,7 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         watched.iter().map(level).collect(),
     ));
-    let dropped = inner
+    let dropped = house
         .log
         .lock()
         .as_ref()
@@ -262,28 +268,27 @@ fn house(inner: &Inner, families: &mut Vec<MetricFamily>) {
 }
 
 /// Certificates, and handshakes.
-fn tls(inner: &Inner, families: &mut Vec<MetricFamily>) {
+fn tls(house: &House, families: &mut Vec<MetricFamily>) {
     families.push(family(
         "idem_proxy_tls_handshake_failures_total",
         "Clients' TLS handshakes that failed, by the reason.",
         MetricType::COUNTER,
-        counters("reason", &inner.handshakes),
+        counters("reason", &house.handshakes),
     ));
     families.push(family(
         "idem_proxy_certificate_reloads_total",
         "Changed certificates that are in use now, or were refused.",
         MetricType::COUNTER,
-        counters("result", &inner.certificate_reloads),
+        counters("result", &house.certificate_reloads),
     ));
-    let watched = inner.certificates.lock().clone();
-    let expiry = |(which, read): &(String, super::ReadExpiry)| {
-        Some(gauge(&[("which", which)], signed(read()?)))
-    };
+    let watched = house.certificates.lock().clone();
+    let expiries = watched.map(|read| read()).unwrap_or_default();
+    let expiry = |(which, at): &(String, i64)| gauge(&[("which", which)], signed(*at));
     families.push(family(
         "idem_proxy_certificate_expiry_seconds",
         "When the certificate in use expires, in seconds since the epoch.",
         MetricType::GAUGE,
-        watched.iter().filter_map(expiry).collect(),
+        expiries.iter().map(expiry).collect(),
     ));
 }
 

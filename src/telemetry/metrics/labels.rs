@@ -248,7 +248,7 @@ labels! {
 }
 
 labels! {
-    /// A bound of the proxy's own: `limit`. All but the last are named as in the configuration.
+    /// A bound of the proxy's own: `limit`. All but the last two are named as in the configuration.
     pub enum Limit {
         /// Client connections at a time.
         MaxConnections = "max_connections",
@@ -262,6 +262,20 @@ labels! {
         MaxWaiters = "max_waiters",
         /// Connections to the admin listeners; fixed.
         AdminConnections = "admin_connections",
+        /// Open files of the process: its own limit, or the system's.
+        OpenFiles = "open_files",
+    }
+}
+
+labels! {
+    /// What a client sent too much of over HTTP/2, so that its connection was ended: `reason`.
+    pub enum Flood {
+        /// CONTINUATION frames in one head.
+        Continuation = "continuation",
+        /// Frames that carry nothing of a request.
+        Control = "control",
+        /// Requests that were reset before they were answered.
+        Reset = "reset",
     }
 }
 
@@ -310,9 +324,10 @@ mod tests {
                 texts::<Handshake>(),
             ),
             (
-                "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections",
+                "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections open_files",
                 texts::<Limit>(),
             ),
+            ("continuation control reset", texts::<Flood>()),
         ];
         for (documented, spelt) in all {
             assert_eq!(spelt.join(" "), documented);

@@ -13,6 +13,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("idem_proxy_config_reloads_total", "counter", "result"),
     ("idem_proxy_connections", "gauge", "side"),
     ("idem_proxy_connections_total", "counter", "side"),
+    ("idem_proxy_http2_floods_total", "counter", "reason"),
     ("idem_proxy_in_flight", "gauge", "route"),
     ("idem_proxy_limit_level", "gauge", "limit"),
     ("idem_proxy_limit_refusals_total", "counter", "limit"),
@@ -97,7 +98,7 @@ fn touch(metrics: &Metrics) {
         .upstream("billing")
         .connect_failed(ConnectFailure::Dns);
     metrics.watch_limit(Limit::MaxExecutions, Arc::new(|| 7));
-    metrics.watch_certificate("server".to_owned(), Arc::new(|| Some(7)));
+    metrics.watch_certificates(Arc::new(|| vec![("server".to_owned(), 7)]));
 }
 
 #[test]
@@ -236,7 +237,8 @@ fn upstream_calls_are_timed_by_class() {
 fn a_certificate_is_told_while_there_is_one() {
     let metrics = three_routes();
     let expiry = |at: Option<i64>| {
-        metrics.watch_certificate("server".to_owned(), Arc::new(move || at));
+        let read = move || at.map(|at| ("server".to_owned(), at)).into_iter().collect();
+        metrics.watch_certificates(Arc::new(read));
         let series = "idem_proxy_certificate_expiry_seconds{which=\"server\"}";
         samples(&metrics).get(series).cloned()
     };
@@ -301,6 +303,34 @@ fn an_index_that_no_route_has_counts_as_no_route() {
     let metrics = three_routes();
     assert_eq!(metrics.route(Some(3)).name().as_str(), "");
     assert_eq!(metrics.route(None).name().as_str(), "");
+}
+
+#[test]
+fn another_configuration_counts_on_under_the_names_that_stay() {
+    let [a, b, c] = ["a", "b", "c"].map(RouteName::new);
+    let before = Metrics::new(&[a.clone(), b.clone()]);
+    let took = Duration::from_millis(1);
+    before.route(Some(0)).request(Outcome::Hit, took);
+    before.route(Some(1)).request(Outcome::Hit, took);
+    before.route(None).request(Outcome::Passthrough, took);
+    let after = before.for_routes(&[b, c]);
+    after.route(Some(0)).request(Outcome::Hit, took);
+    after.route(Some(1)).request(Outcome::Hit, took);
+    after.route(None).request(Outcome::Passthrough, took);
+    // A request that began under the old one ends under it.
+    before.route(Some(0)).request(Outcome::Hit, took);
+    for metrics in [before, after] {
+        let text = String::from_utf8(metrics.render()).unwrap();
+        for (labels, count) in [
+            (r#"route="a",outcome="hit""#, 2),
+            (r#"route="b",outcome="hit""#, 2),
+            (r#"route="c",outcome="hit""#, 1),
+            (r#"route="",outcome="passthrough""#, 2),
+        ] {
+            let line = format!("idem_proxy_requests_total{{{labels}}} {count}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    }
 }
 
 #[test]

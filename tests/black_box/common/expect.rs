@@ -12,6 +12,10 @@ type Row = (&'static str, u16, &'static str, Option<bool>, Option<bool>);
 
 #[rustfmt::skip]
 const PROBLEMS: &[Row] = &[
+    ("bad-request", 400, "BAD_REQUEST", Some(false), None),
+    ("request-timeout", 408, "REQUEST_TIMEOUT", Some(true), Some(true)),
+    ("target-too-long", 414, "TARGET_TOO_LONG", Some(false), None),
+    ("head-too-large", 431, "HEAD_TOO_LARGE", Some(false), None),
     ("key-missing", 400, "IDEMPOTENCY_KEY_REQUIRED", Some(false), None),
     ("key-invalid", 400, "IDEMPOTENCY_KEY_INVALID", Some(false), None),
     ("caller-missing", 401, "CALLER_REQUIRED", Some(false), Some(true)),

@@ -17,6 +17,9 @@ use super::{Answer, Client, PATIENCE, Request, Upstream};
 /// Stands for the proxy's own address in a test's settings.
 const SELF: &str = "SELF";
 
+/// Stands for the admin listener's own.
+const SELF_ADMIN: &str = "SELF-ADMIN";
+
 const BINARY: &str = env!("CARGO_BIN_EXE_idem-proxy");
 
 /// The routes of a proxy whose test names none.
@@ -38,6 +41,7 @@ pub(crate) struct Proxy {
     folder: TempDir,
     address: SocketAddr,
     admin: SocketAddr,
+    url: String,
     exit: Option<ExitStatus>,
     /// Keeps both ports from everybody else, also while nothing listens on them.
     _ports: [Socket; 2],
@@ -62,6 +66,16 @@ impl Proxy {
 
     /// The same, with variables in its environment.
     pub(crate) fn launch(upstream: &Upstream, settings: &str, env: &[(&str, &str)]) -> Self {
+        Self::launch_after("", upstream, settings, env)
+    }
+
+    /// The same, started by a shell that has done `before`: "ulimit -n 64".
+    pub(crate) fn launch_after(
+        before: &str,
+        upstream: &Upstream,
+        settings: &str,
+        env: &[(&str, &str)],
+    ) -> Self {
         let ports = [port(), port()];
         let [address, admin] = [local(&ports[0]), local(&ports[1])];
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -71,7 +85,14 @@ impl Proxy {
         std::fs::write(&config, file).expect("the temporary folder takes a file");
         let log =
             File::create(folder.path().join("log")).expect("the temporary folder takes a file");
-        let mut command = Command::new(BINARY);
+        let mut command = if before.is_empty() {
+            Command::new(BINARY)
+        } else {
+            let mut shell = Command::new("sh");
+            let script = format!("{before} && exec \"$0\" \"$@\"");
+            shell.args(["-c", &script, BINARY]);
+            shell
+        };
         command.arg("--config").arg(&config).env_remove("RUST_LOG");
         let outputs = (log.try_clone().expect("a file"), log);
         command
@@ -87,6 +108,7 @@ impl Proxy {
             folder,
             address,
             admin,
+            url,
             exit: None,
             _ports: ports,
         };
@@ -172,6 +194,45 @@ impl Proxy {
 
     // --- as an operator ---
 
+    /// Its configuration file.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("proxy.toml")
+    }
+
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// What its configuration file says with these settings.
+    pub(crate) fn configuration(&self, settings: &str) -> String {
+        let [address, admin] = [self.address, self.admin].map(|address| address.to_string());
+        configuration(settings, &address, &admin, &self.url)
+    }
+
+    /// Replaces its configuration file as a deployment does: another one is moved over it.
+    pub(crate) fn put_config(&self, text: &str) {
+        let fresh = self.folder.path().join("fresh");
+        std::fs::write(&fresh, text).expect("the temporary folder takes a file");
+        std::fs::rename(&fresh, self.config()).expect("the temporary folder takes a file");
+    }
+
+    /// Replaces its configuration and sends SIGHUP; waits until it is in force.
+    pub(crate) fn reload(&self, settings: &str) {
+        let reloads = || {
+            let metrics = self.metrics();
+            ["applied", "refused"]
+                .map(|result| metrics.sum("idem_proxy_config_reloads_total", &[("result", result)]))
+        };
+        let [before, refused] = reloads();
+        self.put_config(&self.configuration(settings));
+        self.signal("HUP");
+        super::eventually("the configuration is reloaded", || {
+            let [now, refused_now] = reloads();
+            assert!(refused_now <= refused, "the reload was refused");
+            now > before
+        });
+    }
+
     /// The answer of the admin listener.
     pub(crate) fn admin(&self, request: &Request) -> Answer {
         Client::connect(self.admin).ask(request).answer()
@@ -209,6 +270,11 @@ impl Proxy {
     pub(crate) fn log(&self) -> String {
         let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Its process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// The most memory it ever had resident, in bytes.
@@ -300,7 +366,7 @@ fn configuration(settings: &str, address: &str, admin: &str, url: &str) -> Strin
         &mut base,
         toml::from_str(&own).expect("the harness's own TOML"),
     );
-    let settings = settings.replace(SELF, address);
+    let settings = settings.replace(SELF_ADMIN, admin).replace(SELF, address);
     let settings =
         toml::from_str(&settings).unwrap_or_else(|error| panic!("the test's TOML: {error}"));
     lay(&mut base, settings);

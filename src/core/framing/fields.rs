@@ -1,7 +1,4 @@
-//! What an HTTP/1 head may look like before anything believes it.
-//!
-//! The parser has refused what cannot be read. What it lets through and another parser could read otherwise is refused here
-//! (contract, section 7): nothing of it reaches the upstream, and its connection ends.
+//! What a head's fields may say, in HTTP/1.1 and in HTTP/2: they are parsed by now, and not believed yet.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
@@ -22,7 +19,7 @@ pub fn check(
     acted_on: &[HeaderName],
 ) -> Result<(), &'static str> {
     let hosts = headers.get_all(HOST).iter().count();
-    if hosts > 1 || (hosts == 0 && version == Version::HTTP_11) {
+    if hosts > 1 || (hosts == 0 && version >= Version::HTTP_11) {
         return Err("A request has exactly one Host (RFC 9112, section 3.2).");
     }
     if !headers.get(HOST).is_none_or(is_authority) {
@@ -39,6 +36,14 @@ pub fn check(
         if headers.contains_key(CONTENT_LENGTH) {
             return Err("A request has a Content-Length or a Transfer-Encoding, not both.");
         }
+    }
+    // Over HTTP/2 nobody has looked at it as a number.
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let is_length = |length: &HeaderValue| {
+        !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
+    };
+    if !lengths.next().is_none_or(is_length) || lengths.next().is_some() {
+        return Err("A Content-Length is one number (RFC 9110, section 8.6).");
     }
     if headers.contains_key(CONNECTION) && names_end_to_end(headers, acted_on) {
         return Err(
@@ -156,6 +161,29 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("content-length", "1")
         ]));
+    }
+
+    #[test]
+    fn a_length_is_one_number() {
+        let with = |lengths: &[&str]| {
+            let mut lines = vec![("host", "a")];
+            lines.extend(lengths.iter().map(|length| ("content-length", *length)));
+            refused(&lines)
+        };
+        assert!(!with(&[]) && !with(&["0"]) && !with(&["12"]));
+        for bad in [
+            &["1", "1"][..],
+            &["1", "2"],
+            &["+1"],
+            &["1, 1"],
+            &[""],
+            &["0x1"],
+        ] {
+            assert!(with(bad), "{bad:?}");
+        }
+        let keys: [HeaderName; 0] = [];
+        assert!(check(Version::HTTP_2, &head(&[]), &keys).is_err());
+        assert!(check(Version::HTTP_2, &head(&[("host", "a")]), &keys).is_ok());
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! Looking for bytes that end or break a line.
+
+/// The place of the first control byte at or after `from`, but for HTAB: CR, LF, NUL, DEL and their like.
+pub(super) fn next_control(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    let mut words = bytes.get(from..)?.chunks_exact(WORD);
+    for word in words.by_ref() {
+        // Chunks have this length.
+        let word = word.try_into().map_or(0, u64::from_le_bytes);
+        let hits = controls_or_tab(word);
+        if hits != 0 {
+            let found = first_control(bytes.get(at..at + WORD)?);
+            if let Some(found) = found {
+                return Some(at + found);
+            }
+        }
+        at += WORD;
+    }
+    first_control(words.remainder()).map(|found| at + found)
+}
+
+const WORD: usize = 8;
+
+/// Not zero if one of eight bytes is below SP or is DEL.
+const fn controls_or_tab(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGHS: u64 = ONES << 7;
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word;
+    let without_del = word ^ (ONES * 0x7f);
+    let del = without_del.wrapping_sub(ONES) & !without_del;
+    (below_space | del) & HIGHS
+}
+
+fn first_control(bytes: &[u8]) -> Option<usize> {
+    let control = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
+    bytes.iter().position(control)
+}
+
+/// Whether the byte may stand in a token (RFC 9110, section 5.6.2).
+pub(super) const fn is_token(byte: u8) -> bool {
+    TOKEN.has(byte)
+}
+
+/// Whether all bytes may stand in a token, and there is one.
+pub(super) fn all_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
+}
+
+const TOKEN: Set = Set::alphanumeric_and(b"!#$%&'*+-.^_`|~");
+
+/// What may stand in a path, as the `http` crate takes it: more than RFC 3986 allows, less than would break a request line.
+const PATH: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=@[\\]^_|~\"{}");
+
+/// The same for a query.
+const QUERY: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=?@[\\]^_`{|}~");
+
+/// Some of the ASCII bytes, a bit each.
+#[derive(Clone, Copy)]
+struct Set {
+    below_64: u64,
+    from_64: u64,
+}
+
+impl Set {
+    const fn alphanumeric_and(others: &[u8]) -> Self {
+        let mut set = Self {
+            below_64: 0,
+            from_64: 0,
+        };
+        let mut byte = 0_u8;
+        while byte < 128 {
+            if byte.is_ascii_alphanumeric() {
+                set = set.with(byte);
+            }
+            byte += 1;
+        }
+        let mut others = others;
+        while let [byte, rest @ ..] = others {
+            set = set.with(*byte);
+            others = rest;
+        }
+        set
+    }
+
+    const fn with(mut self, byte: u8) -> Self {
+        let bit = 1 << (byte & 63);
+        match byte {
+            0..64 => self.below_64 |= bit,
+            _ => self.from_64 |= bit,
+        }
+        self
+    }
+
+    const fn has(self, byte: u8) -> bool {
+        let half = match byte {
+            0..64 => self.below_64,
+            64..128 => self.from_64,
+            128.. => 0,
+        };
+        half >> (byte & 63) & 1 == 1
+    }
+}
+
+/// Whether this is a path with or without a query and a fragment: origin-form (RFC 9112, section 3.2.1), and what clients put
+/// behind it.
+pub(super) fn is_path_and_query(target: &[u8]) -> bool {
+    let path = |byte: &u8| !PATH.has(*byte);
+    let query = |byte: &u8| !QUERY.has(*byte);
+    let Some(at) = target.iter().position(path) else {
+        return true;
+    };
+    let (_, rest) = target.split_at(at);
+    let rest = match rest.strip_prefix(b"?") {
+        None => rest,
+        Some(rest) => match rest.iter().position(query) {
+            None => return true,
+            Some(at) => rest.split_at(at).1,
+        },
+    };
+    rest.strip_prefix(b"#")
+        .is_some_and(|fragment| fragment.iter().all(u8::is_ascii_graphic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_byte_is_found_wherever_it_stands() {
+        for length in 0..40 {
+            let clean: Vec<u8> = (0..length).map(|at| b"a~ \t\x80\xff"[at % 6]).collect();
+            assert_eq!(next_control(&clean, 0), None);
+            for at in 0..length {
+                for control in (0..=0x1f_u8).chain([0x7f]).filter(|c| *c != b'\t') {
+                    let mut bytes = clean.clone();
+                    bytes[at] = control;
+                    for from in 0..=length {
+                        let found = (from <= at).then_some(at);
+                        assert_eq!(next_control(&bytes, from), found, "{bytes:?} from {from}");
+                    }
+                }
+            }
+        }
+        assert_eq!(next_control(b"", 1), None);
+    }
+
+    #[test]
+    fn what_is_a_path_is_one_to_the_parser() {
+        for byte in 0..=255_u8 {
+            for (before, after) in [("/a", "b"), ("/a?b", "c"), ("/a?b#", "c"), ("/a#", "c")] {
+                let target = [before.as_bytes(), &[byte], after.as_bytes()].concat();
+                let parsed = http::Uri::try_from(target.as_slice()).is_ok();
+                let ours = is_path_and_query(&target);
+                assert!(parsed || !ours, "{target:?}");
+                let odd = byte.is_ascii_control() || byte == b' ' || !byte.is_ascii();
+                assert!(ours == parsed || odd, "{target:?}");
+            }
+        }
+    }
+}

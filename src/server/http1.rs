@@ -1,0 +1,129 @@
+//! HTTP/1.x on one connection.
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    connection::{IDLE_AT_DRAIN, Settings},
+    conversation::{ConnectionState, Requests, Running},
+    drain::Begun,
+    guard::Guard,
+};
+use crate::proxy::{AnswerBody, CutOff, Peer, Worker};
+
+/// The least that hyper takes for a connection's buffer, in bytes.
+const MIN_BUFFER: usize = 8192;
+
+/// Serves the connection until its client or `drain` ends it. An answer that is under way is finished first, and says
+/// `Connection: close`.
+///
+/// Dropping the future closes the connection.
+pub async fn serve_http1<S>(
+    stream: S,
+    worker: Arc<ArcSwap<Worker>>,
+    peer: Arc<Peer>,
+    settings: Settings,
+    drain: Begun,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let requests = Requests::new();
+    let state = Arc::new(ConnectionState::new(requests.clone()));
+    let guard = Guard::new(
+        stream,
+        settings.limits,
+        settings.times,
+        Arc::clone(&state),
+        &worker.load().times,
+    );
+    let counted = requests.clone();
+    let service = service_fn(move |request| {
+        let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
+        let running = counted.start();
+        let number = state.next();
+        let refusal = state.refusal_for(number);
+        let undecided = state.asks_upgrade(number).then(|| Arc::clone(&state));
+        async move {
+            let answer = match refusal {
+                Some(problem) => worker.refuse(problem),
+                None => worker.answer(request, peer).await,
+            };
+            if let Some(state) = undecided {
+                state.no_tunnel();
+            }
+            Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, running)))
+        }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            // The guard has times and limits of its own; no head comes to the parser but whole.
+            .header_read_timeout(None)
+            .max_buf_size(settings.limits.head_bytes.max(MIN_BUFFER) + 1)
+            // Dates are the upstream's; the proxy's own errors have one.
+            .auto_date_header(false)
+            .serve_connection(TokioIo::new(guard), service)
+    );
+    let ended = tokio::select! {
+        biased; // no order is better, and choosing one costs something
+        ended = connection.as_mut() => ended,
+        () = drain => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = requests.none_for(IDLE_AT_DRAIN) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        // A client that goes away is no event of ours.
+        tracing::debug!(%error, "a client connection ended early");
+    }
+}
+
+/// An answer's body, with which its request ends.
+struct Tracked {
+    body: AnswerBody,
+    _running: Running,
+}
+
+impl Tracked {
+    /// The request is under way until this body is dropped.
+    const fn new(body: AnswerBody, running: Running) -> Self {
+        Self {
+            body,
+            _running: running,
+        }
+    }
+}
+
+impl Body for Tracked {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
