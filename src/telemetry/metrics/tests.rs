@@ -39,14 +39,14 @@ const TABLE: &[(&str, &str, &str)] = &[
     ),
     ("idem_proxy_store_records", "gauge", "store"),
     (
-        "idem_proxy_upstream_connect_failures_total",
-        "counter",
-        "reason upstream",
-    ),
-    (
         "idem_proxy_tls_handshake_failures_total",
         "counter",
         "reason",
+    ),
+    (
+        "idem_proxy_upstream_connect_failures_total",
+        "counter",
+        "reason upstream",
     ),
     (
         "idem_proxy_upstream_duration_seconds",
