@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header::CONNECTION};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -33,6 +34,8 @@ pub struct Settings {
     pub max_head_bytes: usize,
 }
 
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
+
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
 
@@ -48,12 +51,17 @@ pub async fn serve(
     let peer = Arc::new(peer);
     let requests = Requests::default();
     let counted = requests.clone();
-    let (served, asking) = (Arc::clone(&worker), Arc::clone(&peer));
+    let (served, asking, ending) = (Arc::clone(&worker), Arc::clone(&peer), drain.clone());
     let service = service_fn(move |request| {
         let (worker, peer) = (Arc::clone(&served), Arc::clone(&asking));
         let running = counted.start();
+        let drain = ending.clone();
         async move {
-            let answer = worker.answer(request, peer).await;
+            let mut answer = worker.answer(request, peer).await;
+            // Whoever drives the connection may learn of the drain only after this answer is on its way.
+            if drain.has_begun() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                answer.headers_mut().insert(CONNECTION, CLOSE);
+            }
             Ok::<_, Infallible>(answer.map(|body| Tracked {
                 body,
                 _running: running,
@@ -72,7 +80,7 @@ pub async fn serve(
             .with_upgrades()
     );
     let ended = tokio::select! {
-        biased; // no order is better, and choosing one costs something
+        biased; // the connection first, so that what has come already is read
         ended = connection.as_mut() => ended,
         () = drain.begun() => {
             connection.as_mut().graceful_shutdown();
