@@ -102,7 +102,11 @@ impl Finish<'_> {
         // Each answer announces what stands behind it, and some clients get nothing there.
         parts.headers.remove(TRAILER);
         let kept = kept_for_replay(&parts.headers, rule, bodyless);
-        let answer = StoredAnswer::capture(parts.status, &kept, &body).with_trailers(&trailers);
+        let mut answer = StoredAnswer::capture(parts.status, &kept, &body);
+        if !bodyless {
+            // Where there is no body there is nothing to stand behind.
+            answer = answer.with_trailers(&trailers);
+        }
         // From here on there is one copy of the body, in a buffer of its own.
         let body = Bytes::clone(answer.body());
         let mut response = Response::from_parts(parts, AnswerBody::whole(body));
