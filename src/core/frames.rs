@@ -2,7 +2,7 @@
 //!
 //! Only the nine bytes of each frame's header are looked at. From them follows which requests are under way, whether a head has been
 //! begun and not ended, and how much of what costs the sender nothing has been spent: frames that a well-behaved client sends now
-//! and then come out of an [`Allowance`], which time and real progress fill again.
+//! and then come out of an allowance, which time and real progress fill again.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ const PREFACE_LENGTH: usize = 24;
 /// A frame's header (RFC 9113, section 4.1).
 const HEADER_LENGTH: usize = 9;
 
+const ACK: u8 = 0x1;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 
@@ -191,6 +192,19 @@ pub enum Excess {
     Control,
     /// Requests that were reset before they were answered.
     Reset,
+    /// Anything at all before its introduction (RFC 9113, section 3.4).
+    Unintroduced,
+}
+
+impl Excess {
+    /// The error code that the client is told (RFC 9113, section 7).
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Unintroduced => 0x1,                               // PROTOCOL_ERROR
+            Self::Continuation | Self::Control | Self::Reset => 0xb, // ENHANCE_YOUR_CALM
+        }
+    }
 }
 
 /// So many frames that carry nothing may come at once.
@@ -292,6 +306,9 @@ impl Watch {
 
     fn frame_received(&mut self, frame: Frame, now: Duration) -> Result<(), Excess> {
         let within = |allowed: bool, excess| if allowed { Ok(()) } else { Err(excess) };
+        if !self.introduced && (frame.kind != Kind::Settings || frame.flags & ACK != 0) {
+            return Err(Excess::Unintroduced);
+        }
         match frame.kind {
             Kind::Headers => {
                 self.continuations = 0;
@@ -380,15 +397,14 @@ impl Watch {
         self.sent_at
     }
 
-    /// The frame that tells the client that it has sent too much, where one can be put: GOAWAY with `ENHANCE_YOUR_CALM` (RFC 9113,
-    /// section 6.8).
+    /// The frame that tells the client why its connection ends, where one can be put: GOAWAY (RFC 9113, section 6.8).
     #[must_use]
-    pub fn calm_down(&self) -> Option<[u8; HEADER_LENGTH + 8]> {
+    pub fn last_word(&self, why: Excess) -> Option<[u8; HEADER_LENGTH + 8]> {
         if !self.outgoing.is_between() {
             return None;
         }
         let [a, b, c, d] = self.highest.to_be_bytes();
-        Some([0, 0, 8, 7, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, 0xb])
+        Some([0, 0, 8, 7, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, why.code()])
     }
 }
 

@@ -1,18 +1,17 @@
 //! Header fields on their way through: what ends at the proxy, what is kept for replays, what is added.
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
-        CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, COOKIE,
-        EXPECT, FORWARDED, HOST, SET_COOKIE, TE, TRAILER,
+        CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
+        FORWARDED, HOST, SET_COOKIE, TE, TRAILER,
     },
-    request,
 };
 
 use super::{forwarding::append_forwarded, policy::ReplayHeaders};
 
 /// Fields that mean one connection and end with it (RFC 9110, section 7.6.1), beside those that `Connection` names.
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "connection"
@@ -96,41 +95,6 @@ fn may_be_named(name: &HeaderName) -> bool {
             "idempotency-key",
         ]
         .contains(&text))
-}
-
-/// Makes the head of an HTTP/2 request what the same request is over HTTP/1.1 (RFC 9113, section 8.3.1): `:authority` becomes Host,
-/// the target its path and query. `:scheme` says nothing that is believed.
-///
-/// Where `:authority` and Host differ there are two Hosts afterwards, which no request may have. Cookies that came as several
-/// fields are one again (section 8.2.3).
-pub fn from_http2(parts: &mut request::Parts) {
-    let headers = &mut parts.headers;
-    if let Some(authority) = parts.uri.authority() {
-        let authority = authority.as_str();
-        let same = |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_bytes());
-        let mut hosts = headers.get_all(HOST).iter();
-        let there = hosts.next().is_some_and(same) && hosts.next().is_none();
-        if !there && let Ok(host) = HeaderValue::from_str(authority) {
-            headers.append(HOST, host);
-        }
-    }
-    if let Some(target) = parts.uri.path_and_query().cloned()
-        && parts.uri.scheme().is_some()
-    {
-        parts.uri = Uri::from(target);
-    }
-    let mut cookies = headers.get_all(COOKIE).iter();
-    if cookies.next().is_some() && cookies.next().is_some() {
-        let lines: Vec<&[u8]> = headers
-            .get_all(COOKIE)
-            .iter()
-            .map(HeaderValue::as_bytes)
-            .collect();
-        // Values that were fit for a header are fit for one together.
-        if let Ok(one) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
-            headers.insert(COOKIE, one);
-        }
-    }
 }
 
 /// Whether the one expectation that exists is what the request has, or none (RFC 9110, section 10.1.1).
@@ -410,45 +374,6 @@ mod tests {
             links.get_all("link").iter().collect::<Vec<_>>(),
             ["<a>", "<b>"]
         );
-    }
-
-    #[test]
-    fn a_head_of_http2_becomes_one_of_http1() {
-        let head = |uri: &str, lines: &[(&str, &str)]| {
-            let mut request = http::Request::new(());
-            *request.uri_mut() = uri.parse().expect("a target");
-            *request.headers_mut() = map(lines);
-            let mut parts = request.into_parts().0;
-            from_http2(&mut parts);
-            parts
-        };
-        let hosts = |uri, lines: &[(&str, &str)]| {
-            let parts = head(uri, lines);
-            let hosts = parts.headers.get_all(HOST).iter();
-            let hosts: Vec<_> = hosts.filter_map(|host| host.to_str().ok()).collect();
-            hosts.join(" ")
-        };
-        let target = "https://shop.test:8443/a//b?c=%2e";
-        assert_eq!(head(target, &[]).uri, "/a//b?c=%2e");
-        assert_eq!(hosts(target, &[]), "shop.test:8443");
-        assert_eq!(
-            hosts(target, &[("host", "Shop.Test:8443")]),
-            "Shop.Test:8443"
-        );
-        assert_eq!(
-            hosts(target, &[("host", "evil.test")]),
-            "evil.test shop.test:8443"
-        );
-        let twice = [("host", "shop.test:8443"), ("host", "shop.test:8443")];
-        assert_eq!(hosts(target, &twice).split(' ').count(), 3);
-        assert_eq!(hosts("/a", &[]), "");
-        assert_eq!(hosts("/a", &[("host", "shop.test")]), "shop.test");
-        let cookies = head(
-            "/",
-            &[("cookie", "a=b"), ("cookie", "c=d"), ("cookie", "e=f")],
-        );
-        let cookies: Vec<_> = cookies.headers.get_all(COOKIE).iter().cloned().collect();
-        assert_eq!(cookies, ["a=b; c=d; e=f"]);
     }
 
     #[test]

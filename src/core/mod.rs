@@ -14,6 +14,7 @@ pub mod forwarding;
 pub mod frames;
 pub mod framing;
 pub mod headers;
+pub mod http2;
 pub mod key;
 mod media;
 pub mod outcome;

@@ -60,11 +60,14 @@ pub async fn serve<S>(
             let deadline = Instant::now() + settings.times.head;
             let timers = Arc::clone(&worker.load().times);
             let told = timers.within(deadline, stream.sniff());
-            tokio::select! {
+            let told = tokio::select! {
                 biased;
-                Some(Ok(Some(spoken))) = told => spoken,
+                told = told => told,
                 () = drained(&mut drain) => return,
-                else => return, // nothing was said, or not in time
+            };
+            match told {
+                Some(Ok(Some(spoken))) => spoken,
+                Some(Ok(None) | Err(_)) | None => return, // nothing was said, or not in time
             }
         }
     };

@@ -29,12 +29,6 @@ impl Drain {
         self.0.token.cancel();
     }
 
-    /// Whether it has.
-    #[must_use]
-    pub fn has_begun(&self) -> bool {
-        self.0.begun.load(Ordering::Acquire)
-    }
-
     /// Completes when the drain begins.
     #[must_use]
     pub fn begun(&self) -> Begun {
@@ -100,9 +94,7 @@ mod tests {
         assert!(!poll(&mut begun, &first));
         assert!(!poll(&mut begun, &first));
         assert!(!poll(&mut begun, &second));
-        assert!(!drain.has_begun());
         drain.begin();
-        assert!(drain.has_begun());
         assert!(second.0.load(Ordering::SeqCst));
         assert!(poll(&mut begun, &second));
     }

@@ -122,11 +122,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         let read = buf.filled().get(before..).unwrap_or_default();
-        if this.frames.received(read).is_ok() {
+        let Err(excess) = this.frames.received(read) else {
             return Poll::Ready(Ok(()));
-        }
+        };
         // Told if there is room for it, never waited for.
-        if let Some(last) = this.frames.on(|state| state.watch.calm_down())
+        if let Some(last) = this.frames.on(|state| state.watch.last_word(excess))
             && let Poll::Ready(Ok(_)) = Pin::new(&mut this.stream).poll_write(cx, &last)
         {
             let _ = Pin::new(&mut this.stream).poll_flush(cx);

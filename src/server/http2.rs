@@ -30,7 +30,7 @@ use super::{
     turns::{Paced, Turns},
 };
 use crate::{
-    core::{frames::Excess, headers},
+    core::{frames::Excess, http2 as head, problem::Problem},
     proxy::{Peer, Worker},
     telemetry::metrics::Flood,
     timers::{Timer, Timers},
@@ -51,8 +51,13 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// So many requests may be reset before they were looked at (CVE-2023-44487); one more ends the connection.
 const MAX_UNSEEN_RESETS: usize = 20;
 
-/// So often the client may make the proxy reset a request by breaking the protocol (CVE-2025-8671); once more ends the connection.
-const MAX_FORCED_RESETS: usize = 128;
+/// So often the client may make the proxy reset a request by breaking the protocol (CVE-2025-8671), or by opening one too many; once
+/// more ends the connection.
+const MAX_FORCED_RESETS: usize = 256;
+
+/// So many header lines a request may have, as over HTTP/1.1; cookies count as one. Looking at each of them for each rule would
+/// otherwise cost the proxy more than it costs the client to send them.
+const MAX_FIELDS: usize = 100;
 
 /// Serves the connection until its client or `drain` ends it, or its time is over. Answers that are under way are finished first.
 pub(super) async fn serve<S>(
@@ -81,7 +86,12 @@ pub(super) async fn serve<S>(
         let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
         let (turn, frames) = (turns.begin(), frames.clone());
         async move {
-            let answer = worker.answer(as_one_of_ours(request), peer).await;
+            let request = as_one_of_ours(request);
+            let answer = if request.headers().len() > MAX_FIELDS {
+                worker.refuse(Problem::HeadTooLarge)
+            } else {
+                worker.answer(request, peer).await
+            };
             let answer = without_connection(answer);
             Ok::<_, Infallible>(answer.map(|body| Paced::new(body, turn, frames)))
         }
@@ -120,27 +130,34 @@ pub(super) async fn serve<S>(
             end.leave();
         }
     };
-    if let Some(excess) = end.frames.on(|state| state.excess) {
-        let flood = match excess {
-            Excess::Continuation => Flood::Continuation,
-            Excess::Control => Flood::Control,
-            Excess::Reset => Flood::Reset,
-        };
+    let excess = end.frames.on(|state| state.excess);
+    if let Some(flood) = flood(excess, ended.as_ref().err()) {
         now.proxy.metrics.flood(flood);
-        tracing::debug!(
-            reason = flood.as_str(),
-            "a client connection that flooded was ended"
-        );
+        let reason = flood.as_str();
+        tracing::debug!(reason, "a client connection that flooded was ended");
     } else if let Err(error) = ended {
         // A client that goes away is no event of ours.
         tracing::debug!(%error, "a client connection ended early");
     }
 }
 
+/// What the connection was ended for, if it was for a flood: one that was seen here, or one that `h2` bounds itself.
+fn flood(excess: Option<Excess>, error: Option<&hyper::Error>) -> Option<Flood> {
+    match excess {
+        Some(Excess::Continuation) => return Some(Flood::Continuation),
+        Some(Excess::Control) => return Some(Flood::Control),
+        Some(Excess::Reset) => return Some(Flood::Reset),
+        Some(Excess::Unintroduced) | None => {}
+    }
+    let cause = std::error::Error::source(error?)?.downcast_ref::<h2::Error>()?;
+    let calmed = cause.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+    (calmed && !cause.is_remote()).then_some(Flood::Stream)
+}
+
 /// The request as the rest of the house knows requests.
 fn as_one_of_ours(request: Request<Incoming>) -> Request<Incoming> {
     let (mut parts, body) = request.into_parts();
-    headers::from_http2(&mut parts);
+    head::to_http1(&mut parts);
     Request::from_parts(parts, body)
 }
 

@@ -36,6 +36,8 @@ mod framing_fuzz;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod http2;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod lifecycle;

@@ -542,3 +542,44 @@ fn nothing_of_a_key_is_ever_written_down() {
         assert!(!told.contains(line), "a part of the key was told");
     }
 }
+
+#[test]
+fn by_alpn_http2_and_http1_share_callers_and_records() {
+    let tls = Secured::by_certificate("required", "reject");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (cert, private) = tls.clients.client("ann").write(folder.path());
+    let ca = folder.path().join("ca.pem");
+    fs::write(&ca, tls.server.pem()).expect("the folder takes a file");
+    let url = format!("https://localhost:{}/orders", tls.proxy.address().port());
+    let key = format!("Idempotency-Key: {}", key());
+    for (option, told) in [
+        ("--http2", "2 201 miss"),
+        ("--http2", "2 201 hit"),
+        ("--http1.1", "1.1 201 hit"),
+        ("--no-alpn", "1.1 201 hit"),
+    ] {
+        let output = std::process::Command::new("curl")
+            .args(["-sS", option, "--max-time", "30", "-d", "{}", "-H", &key])
+            .arg("--cacert")
+            .arg(&ca)
+            .arg("--cert")
+            .arg(&cert)
+            .arg("--key")
+            .arg(&private)
+            .args(["-o", "/dev/null", "--resolve"])
+            .arg(format!(
+                "localhost:{}:127.0.0.1",
+                tls.proxy.address().port()
+            ))
+            .args([
+                "-w",
+                "%{http_version} %{http_code} %header{idempotency-key-reply}",
+            ])
+            .arg(&url)
+            .output()
+            .expect("curl runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, told, "{option}: {output:?}");
+    }
+    assert_eq!(tls.upstream.executions(), 1);
+}

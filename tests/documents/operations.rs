@@ -17,8 +17,8 @@ use idem_proxy::{
         access::{AccessLog, Line},
         log,
         metrics::{
-            ConnectFailure, EvictionCause, Handshake, Limit, Outcome, Reload, SettledAs, Side,
-            StatusClass, StoreOp, StoreResult,
+            ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs,
+            Side, StatusClass, StoreOp, StoreResult,
         },
     },
 };
@@ -303,6 +303,10 @@ fn every_label_has_its_values() {
     check(
         "`limit`",
         Limit::ALL.iter().map(|value| value.as_str()).collect(),
+    );
+    check(
+        "`reason` of a flood",
+        Flood::ALL.iter().map(|value| value.as_str()).collect(),
     );
     check(
         "`result` of a reload",

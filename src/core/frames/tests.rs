@@ -17,7 +17,11 @@ fn headers(stream: u32) -> Vec<u8> {
 
 /// A connection whose client has introduced itself.
 fn introduced() -> Watch {
-    let mut watch = Watch::new(64 * 1024);
+    with_heads_of(64 * 1024)
+}
+
+fn with_heads_of(max_head_bytes: usize) -> Watch {
+    let mut watch = Watch::new(max_head_bytes);
     let introduction = [vec![b'P'; PREFACE_LENGTH], frame(4, 0, 0, &[0; 6])].concat();
     watch.received(&introduction, NOW).expect("one frame");
     watch
@@ -42,6 +46,15 @@ fn the_introduction_is_owed_until_its_last_byte() {
         watch.received(&[byte], NOW).expect("one frame");
     }
     assert_eq!(watch.waits_since(), None);
+}
+
+#[test]
+fn nothing_comes_before_the_introduction() {
+    for first in [headers(1), frame(6, 0, 0, &[0; 8]), frame(4, ACK, 0, b"")] {
+        let mut watch = Watch::new(64 * 1024);
+        let bytes = [vec![b'P'; PREFACE_LENGTH], first].concat();
+        assert_eq!(watch.received(&bytes, NOW), Err(Excess::Unintroduced));
+    }
 }
 
 #[test]
@@ -116,8 +129,7 @@ fn continuations_of_one_head_are_bounded() {
         taken(&mut watch, &more, NOW, 100),
         (5, Some(Excess::Continuation))
     );
-    let mut watch = Watch::new(1024 * 1024);
-    watch.received(&[b'P'; PREFACE_LENGTH], NOW).expect("it");
+    let mut watch = with_heads_of(1024 * 1024);
     assert_eq!(
         taken(&mut watch, &more, NOW, 100),
         (80, Some(Excess::Continuation))
@@ -189,11 +201,13 @@ fn requests_that_are_given_up_are_bounded_and_answers_earn_more() {
 fn the_last_word_stands_between_frames_only() {
     let mut watch = introduced();
     watch.received(&headers(7), NOW).expect("a request");
-    let said = watch.calm_down().expect("nothing is under way");
+    let said = watch
+        .last_word(Excess::Control)
+        .expect("nothing is under way");
     let expected = [&7_u32.to_be_bytes()[..], &[0, 0, 0, 0xb]].concat();
     assert_eq!(said.to_vec(), frame(7, 0, 0, &expected));
     watch.sent(&frame(0, 0, 7, b"body")[..11], NOW);
-    assert_eq!(watch.calm_down(), None);
+    assert_eq!(watch.last_word(Excess::Control), None);
 }
 
 proptest::proptest! {
@@ -203,6 +217,7 @@ proptest::proptest! {
         cuts in proptest::collection::vec(1_usize..50, 1..200),
     ) {
         let mut bytes = vec![b'P'; PREFACE_LENGTH];
+        bytes.extend(frame(4, 0, 0, b""));
         for (kind, flags, stream, length) in frames {
             bytes.extend(frame(kind, flags, stream, &vec![0; length]));
         }

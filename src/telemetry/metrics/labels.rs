@@ -276,6 +276,8 @@ labels! {
         Control = "control",
         /// Requests that were reset before they were answered.
         Reset = "reset",
+        /// Streams: reset before they were looked at, broken so that the proxy reset them, or full of empty pieces.
+        Stream = "stream",
     }
 }
 
@@ -327,7 +329,7 @@ mod tests {
                 "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections open_files",
                 texts::<Limit>(),
             ),
-            ("continuation control reset", texts::<Flood>()),
+            ("continuation control reset stream", texts::<Flood>()),
         ];
         for (documented, spelt) in all {
             assert_eq!(spelt.join(" "), documented);

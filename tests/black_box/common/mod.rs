@@ -22,7 +22,7 @@ pub(crate) use client::{Answer, Client, Request};
 pub(crate) use expect::{executed, marker, problem, replayed, retry_after};
 pub(crate) use proxy::Proxy;
 pub(crate) use script::{Gate, Reply, Step, events, reply};
-pub(crate) use upstream::Upstream;
+pub(crate) use upstream::{Seen, Upstream};
 pub(crate) use wire::{Framing, Head, Trouble, chunk};
 
 /// How long anything may take that is to happen at all: long enough for a machine that does other things.
