@@ -74,6 +74,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
         if this.closing == Closing::Not {
             let closed = Pin::new(&mut this.stream).poll_shutdown(cx);
             ready!(this.in_time(closed, cx))?;
+            if this.phase == Phase::Tunnel {
+                // The other direction is open still, and its bytes are somebody's.
+                return Poll::Ready(Ok(()));
+            }
             this.closing = Closing::Lingering {
                 until: Instant::now() + LINGER,
                 left: LINGER_BYTES,
