@@ -21,6 +21,7 @@ use crate::{
         listen::{Listener, Listeners},
         worker::Cores,
     },
+    store::{Bound, Levels},
     tasks::{Tasks, caught},
     telemetry::{
         access::AccessLog,
@@ -72,7 +73,7 @@ impl App {
     /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The disk store cannot be opened, or the system gives no random bytes.
     pub fn new(
         config: Config,
         listeners: Listeners,
@@ -99,6 +100,7 @@ impl App {
             config,
         };
         app.watch_limits(metrics);
+        app.health.watch_store(app.proxy.records.watch());
         app.start_workers(metrics);
         Ok(app)
     }
@@ -113,12 +115,18 @@ impl App {
             metrics.watch_limit(name, Arc::new(move || limit.level() as u64));
         }
         let proxy = Arc::downgrade(&self.proxy);
-        let claims = move || {
-            proxy
-                .upgrade()
-                .map_or(0, |proxy| proxy.records.store().levels().claims)
+        let levels = move || {
+            let proxy = proxy.upgrade();
+            proxy.map_or_else(Levels::default, |proxy| proxy.records.store().levels())
         };
-        metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
+        match self.proxy.records.store().bound() {
+            Bound::Claims => {
+                metrics.watch_limit(LimitName::MaxClaims, Arc::new(move || levels().claims));
+            }
+            Bound::Bytes => {
+                metrics.watch_limit(LimitName::MaxBytes, Arc::new(move || levels().bytes));
+            }
+        }
     }
 
     fn start_workers(&mut self, metrics: &Metrics) {

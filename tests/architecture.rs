@@ -17,7 +17,7 @@ const ARROWS: [(&str, &str); 19] = [
     ("cli", "config telemetry"),
     (
         "app",
-        "admin config core flight limit proxy server tasks telemetry upstream",
+        "admin config core flight limit proxy server store tasks telemetry upstream",
     ),
     ("demo", "server tasks"),
     (
@@ -31,7 +31,7 @@ const ARROWS: [(&str, &str); 19] = [
     ),
     ("identity", "core tasks tls"),
     ("flight", "core"),
-    ("store", "config core"),
+    ("store", "config core tasks telemetry"),
     ("upstream", "config net tasks telemetry timers tls"),
     ("route", "config core"),
     ("config", "core identity tls"),

@@ -1,5 +1,7 @@
 //! What a store holds: records, and the names they go by.
 
+pub mod encoding;
+
 use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -189,7 +191,7 @@ pub enum NotRetained {
     TooLarge,
     /// The answer's media type is one of `stream_types`.
     Stream,
-    /// A full memory store with `on_full = "reject"` had no room for it.
+    /// A full disk store, or memory store with `on_full = "reject"`, had no room for it.
     NoRoom,
 }
 

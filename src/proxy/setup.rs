@@ -16,16 +16,16 @@ use crate::{
     identity::{self, Verifier},
     limit::Limit,
     route::Router,
-    store::{Stores, clock::SystemClock, memory::MemoryStore},
+    store::{Stores, clock::SystemClock, disk::DiskStore, memory::MemoryStore},
     telemetry::{access::AccessLog, metrics::Metrics},
     tls,
 };
 
 impl Proxy {
-    /// The proxy that `config` describes, with an empty store.
+    /// The proxy that `config` describes, with an empty store, or what the disk has.
     ///
     /// # Errors
-    /// The system gives no random bytes, the published policy is no answer, or keys are to come by `https` and there are no
+    /// The disk store cannot be opened, the system gives no random bytes, the published policy is no answer, or keys are to come by `https` and there are no
     /// roots.
     pub fn new(config: &Config, metrics: &Metrics, access: AccessLog) -> anyhow::Result<Self> {
         let router = Router::new(config.routes.clone());
@@ -77,6 +77,12 @@ impl Proxy {
                 config.store.memory,
                 clock,
             ))),
+            StoreKind::Disk => Stores::Disk(Box::new(DiskStore::open(
+                &config.store.disk,
+                config.store.memory,
+                config.store.seal.as_ref(),
+                metrics.store("disk"),
+            )?)),
         };
         Ok(Self {
             router,

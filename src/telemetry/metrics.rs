@@ -11,6 +11,9 @@
 //! |---|---|---|
 //! | `idem_proxy_limit_level` | gauge | limit: how much of a bound is taken, where its owner says |
 //! | `idem_proxy_limit_refusals_total` | counter | limit: what was refused over a bound |
+//! | `idem_proxy_store_up` | gauge | store: 1 while it answers, 0 while it does not |
+//! | `idem_proxy_store_commit_duration_seconds` | histogram | store: how long a commit took that made operations durable |
+//! | `idem_proxy_store_committed_operations_total` | counter | store: operations that were made durable so |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
@@ -291,6 +294,10 @@ pub struct StoreMetrics(Arc<StoreSeries>);
 struct StoreSeries {
     kind: &'static str,
     operations: Table<StoreOp, Operation>,
+    /// How long it took to make what waited durable, at once.
+    commits: Histogram,
+    /// How much that was.
+    committed: Counter,
     watched: Mutex<Watched>,
 }
 
@@ -319,6 +326,8 @@ pub struct StoreLevels {
     pub evicted_expired: u64,
     /// Records that an operator purged, ever.
     pub evicted_purged: u64,
+    /// Whether it answers.
+    pub up: bool,
 }
 
 impl StoreMetrics {
@@ -329,6 +338,8 @@ impl StoreMetrics {
                 took: Histogram::new(STORE_BOUNDS),
                 results: Table::new(Counter::default),
             }),
+            commits: Histogram::new(STORE_BOUNDS),
+            committed: Counter::default(),
             watched: Mutex::default(),
         }))
     }
@@ -339,6 +350,12 @@ impl StoreMetrics {
             series.took.observe(took);
             series.results.on(result, Counter::add_one);
         });
+    }
+
+    /// Counts so many operations that were made durable at once, in so long.
+    pub fn committed(&self, operations: u64, took: Duration) {
+        self.0.commits.observe(took);
+        self.0.committed.add(operations);
     }
 
     /// What the store says of itself now; `None` where nobody watches it. What is counted never goes back, even

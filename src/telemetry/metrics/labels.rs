@@ -224,6 +224,8 @@ labels! {
         MaxBufferedBytes = "max_buffered_bytes",
         /// Claims, unknown records and tombstones in the memory store.
         MaxClaims = "max_claims",
+        /// Bytes of the disk store's database.
+        MaxBytes = "max_bytes",
         /// Waiters for one key.
         MaxWaiters = "max_waiters",
         /// Connections to the admin listeners; fixed.
@@ -271,7 +273,7 @@ mod tests {
             ("client upstream", texts::<Side>()),
             ("applied refused", texts::<Reload>()),
             (
-                "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections",
+                "max_connections max_executions max_buffered_bytes max_claims max_bytes max_waiters admin_connections",
                 texts::<Limit>(),
             ),
         ];
