@@ -96,7 +96,7 @@ fn disk(mut section: Section<'_>) -> Option<DiskStore> {
         Ok(bytes) => Ok(bytes),
         Err(why) => Err(Refusal::wrong(why)),
     }
-    .map_err(|refusal| refusal.allowed("a size from \"1MiB\" on")));
+    .map_err(|refusal| refusal.allowed("a size such as \"64MiB\", \"4GiB\", from \"1MiB\" on; other units: \"512B\", \"64KiB\"")));
     section.finish();
     Some(DiskStore {
         path: path?,

@@ -119,7 +119,7 @@ impl Drop for Grant {
     }
 }
 
-/// Commands in the order in which they came.
+/// Commands in the order in which they came, but that what lets go comes first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -142,7 +142,12 @@ impl Queue {
             drop(command);
             return;
         }
-        waiting.commands.push_back(command);
+        if matches!(command, Command::Abandon { .. }) {
+            // Before whoever asked while the claim was on its way to nobody: they are not to find it.
+            waiting.commands.push_front(command);
+        } else {
+            waiting.commands.push_back(command);
+        }
         drop(waiting);
         self.came.notify_one();
     }

@@ -90,7 +90,7 @@ async fn a_record_that_was_changed_in_its_file_is_a_failure() {
             let done = database.execute(&sql, [id(record).as_bytes()]);
             assert_eq!(done.expect("SQL"), 1);
         };
-        change(1, "head = substr(head, 1, 40) || x'00' || substr(head, 42)");
+        change(1, "head = CAST(substr(head, 1, 40) || x'ff' || substr(head, 42) AS BLOB)");
         change(2, "answer = substr(answer, 1, length(answer) - 1)");
         change(3, "answer = NULL");
         change(4, "state = 3");
