@@ -455,10 +455,12 @@ impl Visit<'_> {
         match error {
             StoreError::Full => {
                 let proxy = &self.worker.proxy;
-                proxy.metrics.limit_refused(match proxy.records.store().bound() {
-                    Bound::Claims => Limit::MaxClaims,
-                    Bound::Bytes => Limit::MaxBytes,
-                });
+                proxy
+                    .metrics
+                    .limit_refused(match proxy.records.store().bound() {
+                        Bound::Claims => Limit::MaxClaims,
+                        Bound::Bytes => Limit::MaxBytes,
+                    });
                 self.problem(&Problem::StoreFull, Outcome::StoreFailure)
             }
             StoreError::Unavailable => {

@@ -160,7 +160,9 @@ impl Seal {
     #[must_use]
     pub fn is_current(&self, kept: &[u8]) -> bool {
         let newest = self.keys.first().map(|key| key.id.as_slice());
-        let own = (kept.get(..2) == Some(&MARK)).then(|| kept.get(3..11)).flatten();
+        let own = (kept.get(..2) == Some(&MARK))
+            .then(|| kept.get(3..11))
+            .flatten();
         newest == own
     }
 }
@@ -209,7 +211,10 @@ mod tests {
         let (seal, id) = (seal(&[1]), id(1));
         let kept = seal.seal(place(&id), b"a secret".to_vec()).expect("sealed");
         assert!(!kept.windows(6).any(|window| window == b"secret"));
-        assert_eq!(seal.open(place(&id), kept.clone()), Ok(b"a secret".to_vec()));
+        assert_eq!(
+            seal.open(place(&id), kept.clone()),
+            Ok(b"a secret".to_vec())
+        );
         let again = seal.seal(place(&id), b"a secret".to_vec()).expect("sealed");
         assert_ne!(kept, again, "equal parts look different");
         let empty = seal.seal(place(&id), Vec::new()).expect("sealed");
@@ -248,7 +253,10 @@ mod tests {
             assert!(seal.open(place(&id), kept).is_err(), "bit {bit}");
         }
         for length in 2..kept.len() {
-            assert!(seal.open(place(&id), kept[..length].to_vec()).is_err(), "{length} bytes");
+            assert!(
+                seal.open(place(&id), kept[..length].to_vec()).is_err(),
+                "{length} bytes"
+            );
         }
     }
 
@@ -258,7 +266,10 @@ mod tests {
         let (old, both, new) = (seal(&[1]), seal(&[2, 1]), seal(&[2]));
         let before = old.seal(place(&id), b"x".to_vec()).expect("sealed");
         assert_eq!(both.open(place(&id), before.clone()), Ok(b"x".to_vec()));
-        assert_eq!(new.open(place(&id), before.clone()), Err(SealError::UnknownKey));
+        assert_eq!(
+            new.open(place(&id), before.clone()),
+            Err(SealError::UnknownKey)
+        );
         assert!(old.is_current(&before) && !both.is_current(&before));
         let after = both.seal(place(&id), b"x".to_vec()).expect("sealed");
         assert_eq!(new.open(place(&id), after.clone()), Ok(b"x".to_vec()));
@@ -270,11 +281,17 @@ mod tests {
         let (none, id) = (Seal::default(), id(1));
         assert_eq!(none.seal(place(&id), b"x".to_vec()), Ok(b"x".to_vec()));
         assert!(none.is_current(b"x") && !seal(&[1]).is_current(b"x"));
-        assert_eq!(seal(&[1]).open(place(&id), b"x".to_vec()), Ok(b"x".to_vec()));
+        assert_eq!(
+            seal(&[1]).open(place(&id), b"x".to_vec()),
+            Ok(b"x".to_vec())
+        );
         let sealed = seal(&[1]).seal(place(&id), b"x".to_vec()).expect("sealed");
         assert_eq!(none.open(place(&id), sealed), Err(SealError::UnknownKey));
         let mut later = seal(&[1]).seal(place(&id), b"x".to_vec()).expect("sealed");
         later[2] = 9;
-        assert_eq!(seal(&[1]).open(place(&id), later), Err(SealError::Version(9)));
+        assert_eq!(
+            seal(&[1]).open(place(&id), later),
+            Err(SealError::Version(9))
+        );
     }
 }

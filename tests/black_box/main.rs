@@ -21,6 +21,8 @@ mod dialect_table;
 #[cfg(test)]
 mod dialects;
 #[cfg(test)]
+mod durable;
+#[cfg(test)]
 mod edges;
 #[cfg(test)]
 mod executions;

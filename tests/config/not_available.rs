@@ -55,11 +55,7 @@ fn stores_that_are_not_chosen_are_checked_and_have_no_effect() {
 
 #[test]
 fn wrong_beside_unavailable_is_wrong() {
-    let all = load_with(
-        "[store]\nkind = \"redis\"\nnamespcae = \"n\"",
-        &[],
-    )
-    .expect_err("both");
+    let all = load_with("[store]\nkind = \"redis\"\nnamespcae = \"n\"", &[]).expect_err("both");
     assert!(!all.only_unavailable());
     assert_eq!(all.len(), 2, "{all}");
     assert_says(&all.to_string(), &["did you mean namespace?"]);

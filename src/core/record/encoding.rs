@@ -174,7 +174,10 @@ pub fn answer(answer: &StoredAnswer) -> Vec<u8> {
         // No header name is longer: `http` bounds it.
         let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
         let [high, low] = length.to_be_bytes();
-        frame.line(answer::HEADER, &[&[flags, high, low], name, value.as_bytes()]);
+        frame.line(
+            answer::HEADER,
+            &[&[flags, high, low], name, value.as_bytes()],
+        );
     }
     frame.field(answer::BODY, &answer.body);
     frame.finish()
@@ -285,9 +288,7 @@ fn checksum(frame: &[u8]) -> Option<u32> {
 
 /// What a whole frame of this part holds.
 fn content(part: Part, frame: &[u8]) -> Result<&[u8], Damage> {
-    let (header, content) = frame
-        .split_first_chunk::<HEADER>()
-        .ok_or(Damage::NoFrame)?;
+    let (header, content) = frame.split_first_chunk::<HEADER>().ok_or(Damage::NoFrame)?;
     let [b'i', b'd', own, version, length @ .., s0, s1, s2, s3] = *header else {
         return Err(Damage::NoFrame);
     };

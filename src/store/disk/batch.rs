@@ -136,7 +136,10 @@ impl<'a> Batch<'a> {
     }
 
     /// Makes it durable.
-    pub(super) fn commit(mut self, save_clock: bool) -> Result<Committed, (rusqlite::Error, Vec<Done>)> {
+    pub(super) fn commit(
+        mut self,
+        save_clock: bool,
+    ) -> Result<Committed, (rusqlite::Error, Vec<Done>)> {
         let done = std::mem::take(&mut self.done);
         let committed = (|| {
             if self.wrote || save_clock {
@@ -191,7 +194,13 @@ impl<'a> Batch<'a> {
         self.expired += u64::from(ended);
         // Room may have been made by a sweep, which may have taken what stood here.
         let was = self.find(&asked.id)?.ok().flatten();
-        let written = self.write(&asked.id, was.map(|(kept, _)| kept), asked.token, &record, None)?;
+        let written = self.write(
+            &asked.id,
+            was.map(|(kept, _)| kept),
+            asked.token,
+            &record,
+            None,
+        )?;
         if written.is_ok() {
             self.changes.push((asked.id, None));
         }
@@ -265,9 +274,10 @@ impl<'a> Batch<'a> {
         };
         let answer = answer.filter(|_| matches!(record.state, State::Complete(_)));
         let (record, answer) = match answer {
-            Some(answer) if !self.room.holds(answer.len()) => {
-                (transition::without_answer(record, NotRetained::NoRoom), None)
-            }
+            Some(answer) if !self.room.holds(answer.len()) => (
+                transition::without_answer(record, NotRetained::NoRoom),
+                None,
+            ),
             answer => (record, answer),
         };
         let was = standing.map(|(kept, _)| kept);

@@ -219,7 +219,11 @@ mod tests {
         }
         assert_eq!(here(&cache, 6), [0, 3, 4, 5]);
         cache.written(id(6), Some(&complete(20_000)));
-        assert_eq!(here(&cache, 7), [0, 3, 4, 5], "what never fits takes nobody's room");
+        assert_eq!(
+            here(&cache, 7),
+            [0, 3, 4, 5],
+            "what never fits takes nobody's room"
+        );
     }
 
     #[test]
@@ -240,7 +244,10 @@ mod tests {
             cache.written(id(1), None);
         }
         let shard = cache.shard(&id(1)).lock();
-        assert_eq!((shard.bytes, shard.records.len(), shard.order.len()), (0, 0, 0));
+        assert_eq!(
+            (shard.bytes, shard.records.len(), shard.order.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]

@@ -377,7 +377,10 @@ impl Database {
                 .query_row([], |row| row.get::<_, i64>(0))
                 .map(unsigned)
         };
-        let (all, free) = (number("PRAGMA page_count")?, number("PRAGMA freelist_count")?);
+        let (all, free) = (
+            number("PRAGMA page_count")?,
+            number("PRAGMA freelist_count")?,
+        );
         Ok(all.saturating_sub(free).saturating_mul(PAGE_BYTES))
     }
 
@@ -392,7 +395,9 @@ pub(super) fn read_whole(
     id: &RecordId,
 ) -> rusqlite::Result<Option<(Kept, Option<Vec<u8>>)>> {
     connection
-        .prepare_cached("SELECT state, token, head, length(answer), answer FROM record WHERE id = ?1")?
+        .prepare_cached(
+            "SELECT state, token, head, length(answer), answer FROM record WHERE id = ?1",
+        )?
         .query_row([id.as_bytes()], |row| Ok((kept(row)?, row.get(4)?)))
         .optional()
 }
@@ -401,7 +406,9 @@ pub(super) fn read_whole(
 pub(super) fn is_damage(error: &Error) -> bool {
     matches!(
         error,
-        Error::InvalidColumnType(..) | Error::IntegralValueOutOfRange(..) | Error::FromSqlConversionFailure(..)
+        Error::InvalidColumnType(..)
+            | Error::IntegralValueOutOfRange(..)
+            | Error::FromSqlConversionFailure(..)
     ) || error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
 }
 

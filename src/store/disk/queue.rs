@@ -217,7 +217,11 @@ mod tests {
     #[test]
     fn all_that_waits_is_taken_at_once_but_not_more_than_fits() {
         let queue = Queue::default();
-        assert!(queue.take(Duration::ZERO).is_some_and(|taken| taken.is_empty()));
+        assert!(
+            queue
+                .take(Duration::ZERO)
+                .is_some_and(|taken| taken.is_empty())
+        );
         for n in 0..MOST_COMMANDS as u64 + 2 {
             queue.push(abandon(n));
         }
@@ -232,7 +236,10 @@ mod tests {
         queue.push(abandon(1));
         queue.close();
         queue.push(abandon(2));
-        assert_eq!(queue.take(Duration::from_secs(60)).map(|taken| taken.len()), Some(1));
+        assert_eq!(
+            queue.take(Duration::from_secs(60)).map(|taken| taken.len()),
+            Some(1)
+        );
         assert!(queue.take(Duration::from_secs(60)).is_none());
     }
 

@@ -182,7 +182,9 @@ impl Subject for Timed {
 }
 
 fn keys(bytes: &[u8]) -> Option<SealKeys> {
-    let keys = bytes.iter().map(|byte| zeroize::Zeroizing::new([*byte; 32]));
+    let keys = bytes
+        .iter()
+        .map(|byte| zeroize::Zeroizing::new([*byte; 32]));
     SealKeys::new(keys.collect())
 }
 
@@ -301,7 +303,12 @@ async fn an_expired_answer_leaves_memory_and_disk() {
     timed.sweep().await;
     let empty = timed.store().levels();
     assert_eq!(empty.records, 0);
-    assert!(empty.bytes < full.bytes / 10, "{} of {}", empty.bytes, full.bytes);
+    assert!(
+        empty.bytes < full.bytes / 10,
+        "{} of {}",
+        empty.bytes,
+        full.bytes
+    );
     assert_eq!(timed.store().evictions(Eviction::Expired), 300);
     assert_eq!(timed.store().evictions(Eviction::Size), 0);
     timed.assert_counted();
@@ -318,7 +325,10 @@ async fn a_database_of_others_is_left_alone() {
         change(&database);
         let before = std::fs::read(&database).expect("a file");
         let refused = setup.open(&path).expect_err("it is refused").to_string();
-        assert!(refused.contains(database.to_str().expect("UTF-8")), "{refused}");
+        assert!(
+            refused.contains(database.to_str().expect("UTF-8")),
+            "{refused}"
+        );
         assert_eq!(std::fs::read(&database).expect("a file"), before);
         refused
     };
@@ -335,5 +345,7 @@ async fn a_database_of_others_is_left_alone() {
         &sql("CREATE TABLE t (a); PRAGMA application_id = 1768187245; PRAGMA user_version = 2"),
     );
     assert!(later.contains("format 2"), "{later}");
-    other("garbage", &|path| std::fs::write(path, [b'x'; 8192]).expect("a file"));
+    other("garbage", &|path| {
+        std::fs::write(path, [b'x'; 8192]).expect("a file")
+    });
 }

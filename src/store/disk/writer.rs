@@ -86,7 +86,11 @@ impl Writer {
             claims,
             bytes,
         };
-        writer.shared.gauges.records.store(inventory.records, Relaxed);
+        writer
+            .shared
+            .gauges
+            .records
+            .store(inventory.records, Relaxed);
         writer.shared.gauges.bytes.store(bytes, Relaxed);
         writer.database = Some(database);
         Ok((writer, inventory))
@@ -129,7 +133,9 @@ impl Writer {
             }
             match self.database.take() {
                 Some(database) => self.work(database, commands),
-                None => commands.into_iter().for_each(|command| self.refuse(command)),
+                None => commands
+                    .into_iter()
+                    .for_each(|command| self.refuse(command)),
             }
         }
         self.shared.close_readers();
@@ -151,7 +157,9 @@ impl Writer {
     fn work(&mut self, database: Database, commands: Vec<Command>) {
         let save_clock = self.clock_saved.elapsed() >= SAVE_CLOCK_EVERY;
         if !database.is_in_place() {
-            commands.into_iter().for_each(|command| self.refuse(command));
+            commands
+                .into_iter()
+                .for_each(|command| self.refuse(command));
             // What only the log had is written to the file that we still hold, wherever it is now.
             let _ = database.checkpoint();
             return self.fail(database, &"its files were moved or removed", Vec::new());
@@ -220,7 +228,11 @@ impl Writer {
         }
         let mut swept = None;
         if let Some(from) = self.sweep {
-            let most = if operations == 0 { SWEEP_IDLE } else { SWEEP_BUSY };
+            let most = if operations == 0 {
+                SWEEP_IDLE
+            } else {
+                SWEEP_BUSY
+            };
             match batch.sweep(from, most, self.shared.clock.now()) {
                 Ok(outcome) => swept = Some(outcome),
                 Err(error) => return Err(failed(error, batch.into_done(), commands)),

@@ -62,6 +62,31 @@ impl Proxy {
 
     /// The same, with variables in its environment.
     pub(crate) fn launch(upstream: &Upstream, settings: &str, env: &[(&str, &str)]) -> Self {
+        Self::spawn(Command::new(BINARY), upstream, settings, env)
+    }
+
+    /// A proxy that lives on when a file of its may not grow any more: the write fails instead.
+    pub(crate) fn bounded(upstream: &Upstream, settings: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY]);
+        Self::spawn(command, upstream, settings, &[])
+    }
+
+    /// How large files may become from now on, in bytes; `unlimited` is no bound.
+    pub(crate) fn bound_files(&self, bytes: &str) {
+        let (pid, limit) = (self.child.id().to_string(), format!("--fsize={bytes}:"));
+        let done = Command::new("prlimit")
+            .args(["--pid", &pid, &limit])
+            .status();
+        assert!(done.is_ok_and(|status| status.success()), "prlimit {limit}");
+    }
+
+    fn spawn(
+        mut command: Command,
+        upstream: &Upstream,
+        settings: &str,
+        env: &[(&str, &str)],
+    ) -> Self {
         let ports = [port(), port()];
         let [address, admin] = [local(&ports[0]), local(&ports[1])];
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -71,7 +96,6 @@ impl Proxy {
         std::fs::write(&config, file).expect("the temporary folder takes a file");
         let log =
             File::create(folder.path().join("log")).expect("the temporary folder takes a file");
-        let mut command = Command::new(BINARY);
         command.arg("--config").arg(&config).env_remove("RUST_LOG");
         let outputs = (log.try_clone().expect("a file"), log);
         command

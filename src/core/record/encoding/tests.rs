@@ -82,7 +82,9 @@ fn an_answer_comes_back_byte_for_byte() {
     assert_eq!(read.body(), own.body());
     let sensitive = |answer: &StoredAnswer| {
         let values = answer.headers().iter();
-        values.map(|(_, value)| value.is_sensitive()).collect::<Vec<_>>()
+        values
+            .map(|(_, value)| value.is_sensitive())
+            .collect::<Vec<_>>()
     };
     assert_eq!(sensitive(&read), sensitive(&own));
 }

@@ -70,9 +70,13 @@ async fn wherever_the_log_is_cut_everything_that_was_answered_is_there() {
     assert!(log.len() > 40 * FRAME, "a checkpoint came between");
     let frames = (log.len() - LOG_HEADER) / FRAME;
     let boundaries = (0..=frames).map(|frame| LOG_HEADER + frame * FRAME);
-    let amid = (0..frames).map(|frame| LOG_HEADER + frame * FRAME + [1, 23, 24, 25, 2000, FRAME - 1][frame % 6]);
+    let amid = (0..frames)
+        .map(|frame| LOG_HEADER + frame * FRAME + [1, 23, 24, 25, 2000, FRAME - 1][frame % 6]);
     let mut all = 0;
-    for (cut, rubbish) in boundaries.map(|cut| (cut, false)).chain(amid.map(|cut| (cut, true))) {
+    for (cut, rubbish) in boundaries
+        .map(|cut| (cut, false))
+        .chain(amid.map(|cut| (cut, true)))
+    {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("store");
         std::fs::create_dir(&path).expect("a folder");

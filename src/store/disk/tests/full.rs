@@ -35,7 +35,10 @@ async fn a_full_store_refuses_new_keys_and_forgets_nothing() {
     assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
     assert!(kept > 10, "{kept}");
     for record in 0..kept {
-        assert!(matches!(timed.meets(record).await, Met::Complete(..)), "{record}");
+        assert!(
+            matches!(timed.meets(record).await, Met::Complete(..)),
+            "{record}"
+        );
     }
     timed.assert_counted();
     assert!(timed.store().levels().bytes <= MIB);

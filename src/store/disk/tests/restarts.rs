@@ -16,8 +16,12 @@ async fn everything_that_is_settled_outlasts_a_restart() {
         why: NotRetained::Stream,
     };
     timed.settle(timed.claim(2).await, tombstone).await;
-    timed.settle(timed.claim(3).await, Settlement::Unknown).await;
-    timed.settle(timed.claim(4).await, Settlement::Release).await;
+    timed
+        .settle(timed.claim(3).await, Settlement::Unknown)
+        .await;
+    timed
+        .settle(timed.claim(4).await, Settlement::Release)
+        .await;
     let mut before = Vec::new();
     for record in 1..4 {
         before.push(timed.meets(record).await);
@@ -87,9 +91,15 @@ async fn with_release_a_restart_frees_what_ran() {
         ..terms()
     };
     let mut timed = Timed::new(Setup::default());
-    assert!(matches!(timed.try_begin(1, &release).await, Ok(Begin::Claimed(_))));
+    assert!(matches!(
+        timed.try_begin(1, &release).await,
+        Ok(Begin::Claimed(_))
+    ));
     timed.restart();
-    assert!(matches!(timed.try_begin(1, &release).await, Ok(Begin::Claimed(_))));
+    assert!(matches!(
+        timed.try_begin(1, &release).await,
+        Ok(Begin::Claimed(_))
+    ));
 }
 
 #[tokio::test]
@@ -153,7 +163,11 @@ async fn time_goes_on_where_it_ended_even_if_the_wall_clock_was_set_back() {
     let metrics = Metrics::new(&[]).store("disk");
     let store = DiskStore::open(&settings, CACHE, None, metrics).expect("it opens");
     assert!(store.shared.clock.now() >= last);
-    let record = store.read(&id(1)).await.expect("it can be read").expect("it is there");
+    let record = store
+        .read(&id(1))
+        .await
+        .expect("it can be read")
+        .expect("it is there");
     assert!(!transition::expired(&record, store.shared.clock.now()));
     drop((store, folder));
 }
@@ -188,5 +202,8 @@ async fn a_million_records_are_open_in_a_moment() {
     for record in 10..1010 {
         timed.execute(record, 300).await;
     }
-    println!("1000 executions one after the other: {:?}", started.elapsed());
+    println!(
+        "1000 executions one after the other: {:?}",
+        started.elapsed()
+    );
 }

@@ -55,7 +55,10 @@ async fn without_its_key_a_record_is_a_failure_and_never_executed_again() {
         timed.restart();
         for record in [1, 2] {
             let refused = timed.try_begin(record, &terms()).await;
-            assert!(matches!(refused, Err(StoreError::Unavailable)), "{refused:?}");
+            assert!(
+                matches!(refused, Err(StoreError::Unavailable)),
+                "{refused:?}"
+            );
         }
         executed_with(&timed, 100 + keys_.len() as u64, b"new keys work").await;
         timed.pass(Duration::from_mins(2)).await;
@@ -90,7 +93,10 @@ async fn a_record_that_was_changed_in_its_file_is_a_failure() {
             let done = database.execute(&sql, [id(record).as_bytes()]);
             assert_eq!(done.expect("SQL"), 1);
         };
-        change(1, "head = CAST(substr(head, 1, 40) || x'ff' || substr(head, 42) AS BLOB)");
+        change(
+            1,
+            "head = CAST(substr(head, 1, 40) || x'ff' || substr(head, 42) AS BLOB)",
+        );
         change(2, "answer = substr(answer, 1, length(answer) - 1)");
         change(3, "answer = NULL");
         change(4, "state = 3");
@@ -104,11 +110,17 @@ async fn a_record_that_was_changed_in_its_file_is_a_failure() {
                 "{record}: {refused:?}"
             );
         }
-        assert!(timed.store().answers(), "one damaged record is not the store");
+        assert!(
+            timed.store().answers(),
+            "one damaged record is not the store"
+        );
         assert!(matches!(timed.meets(6).await, Met::Complete(..)));
         timed.pass(Duration::from_hours(48)).await;
         timed.sweep().await;
-        assert!(matches!(timed.try_begin(1, &terms()).await, Err(StoreError::Unavailable)));
+        assert!(matches!(
+            timed.try_begin(1, &terms()).await,
+            Err(StoreError::Unavailable)
+        ));
     }
 }
 
@@ -124,6 +136,9 @@ async fn an_answer_of_another_record_does_not_open() {
     assert_eq!(done.expect("SQL"), 1);
     drop(database);
     timed.restart();
-    assert!(matches!(timed.try_begin(1, &terms()).await, Err(StoreError::Unavailable)));
+    assert!(matches!(
+        timed.try_begin(1, &terms()).await,
+        Err(StoreError::Unavailable)
+    ));
     assert!(matches!(timed.meets(2).await, Met::Complete(..)));
 }

@@ -21,7 +21,10 @@ async fn a_claim_whose_commit_failed_is_refused_and_blocks_nobody() {
         timed.execute(1, 10).await;
         timed.store().faults.push(fault);
         let refused = timed.try_begin(2, &terms()).await;
-        assert!(matches!(refused, Err(StoreError::Unavailable)), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::Unavailable)),
+            "{refused:?}"
+        );
         assert!(!timed.store().answers());
         becomes(&timed, true).await;
         timed.assert_counted();
@@ -39,7 +42,9 @@ async fn a_settlement_whose_commit_failed_comes_back_and_is_settled_once() {
         let done = Settlement::Complete(answer(b"done"));
         let unsettled = timed.store().settle(claim, done, &terms()).await;
         let Unsettled {
-            claim, settlement, why,
+            claim,
+            settlement,
+            why,
         } = unsettled.expect_err("it failed");
         assert_eq!(why, StoreError::Unavailable);
         becomes(&timed, true).await;
@@ -142,8 +147,14 @@ async fn a_database_that_is_taken_away_is_not_made_anew_and_is_found_when_it_is_
     carry(&store, &away);
     becomes(&timed, false).await;
     let refused = timed.try_begin(3, &terms()).await;
-    assert!(matches!(refused, Err(StoreError::Unavailable)), "{refused:?}");
-    assert_eq!(timed.store().renew(&held, &terms()).await, Err(StoreError::Unavailable));
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable)),
+        "{refused:?}"
+    );
+    assert_eq!(
+        timed.store().renew(&held, &terms()).await,
+        Err(StoreError::Unavailable)
+    );
     // It goes on trying, and makes nothing.
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert!(!store.join("records.db").exists() && !timed.store().answers());
@@ -151,7 +162,9 @@ async fn a_database_that_is_taken_away_is_not_made_anew_and_is_found_when_it_is_
     becomes(&timed, true).await;
     assert!(matches!(timed.meets(1).await, Met::Complete(..)));
     assert_eq!(timed.renew(&held, &terms()).await, Held::Yes);
-    assert!(is_complete(&timed.settle(held, Settlement::Complete(answer(b"2"))).await));
+    assert!(is_complete(
+        &timed.settle(held, Settlement::Complete(answer(b"2"))).await
+    ));
     timed.restart();
     assert!(matches!(timed.meets(2).await, Met::Complete(..)));
 }
@@ -169,10 +182,16 @@ async fn what_only_the_log_had_is_not_lost_when_the_log_is_taken_away() {
     becomes(&timed, false).await;
     becomes(&timed, true).await;
     for record in 0..10 {
-        assert!(matches!(timed.meets(record).await, Met::Complete(..)), "{record}");
+        assert!(
+            matches!(timed.meets(record).await, Met::Complete(..)),
+            "{record}"
+        );
     }
     timed.restart();
     for record in 0..10 {
-        assert!(matches!(timed.meets(record).await, Met::Complete(..)), "{record}");
+        assert!(
+            matches!(timed.meets(record).await, Met::Complete(..)),
+            "{record}"
+        );
     }
 }
