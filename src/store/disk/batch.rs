@@ -421,8 +421,9 @@ fn already_settled(
             let record = encoding::whole(Record::clone(record), Some(answer.clone()));
             Arc::new(record.ok()?)
         }
-        (State::Tombstone { .. }, _) => Arc::clone(record),
-        (State::Unknown { .. }, transition::Settlement::Unknown) => Arc::clone(record),
+        (State::Tombstone { .. }, _) | (State::Unknown { .. }, transition::Settlement::Unknown) => {
+            Arc::clone(record)
+        }
         _ => return None,
     };
     Some(Settled::Kept(record))

@@ -393,4 +393,4 @@ async fn digest(ask: &Ask<'_>) {
 const AT_ONCE: usize = 64 * 1024;
 
 /// Clocks that are corrected are behind by so much, and nobody needs to know.
-const MAY_BE_BEHIND: Duration = Duration::from_secs(60);
+const MAY_BE_BEHIND: Duration = Duration::from_mins(1);

@@ -225,7 +225,7 @@ mod tests {
         for n in 0..MOST_COMMANDS as u64 + 2 {
             queue.push(abandon(n));
         }
-        let taken = queue.take(Duration::from_secs(60)).expect("open");
+        let taken = queue.take(Duration::from_mins(1)).expect("open");
         assert_eq!(taken.len(), MOST_COMMANDS);
         assert_eq!(queue.take(Duration::ZERO).map(|taken| taken.len()), Some(2));
     }
@@ -237,10 +237,10 @@ mod tests {
         queue.close();
         queue.push(abandon(2));
         assert_eq!(
-            queue.take(Duration::from_secs(60)).map(|taken| taken.len()),
+            queue.take(Duration::from_mins(1)).map(|taken| taken.len()),
             Some(1)
         );
-        assert!(queue.take(Duration::from_secs(60)).is_none());
+        assert!(queue.take(Duration::from_mins(1)).is_none());
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let arrived = Grant::new(id(1), token(1), Arc::clone(&queue)).accept();
         assert_eq!(arrived.id(), &id(1));
         drop(Grant::new(id(2), token(2), Arc::clone(&queue)));
-        let taken = queue.take(Duration::from_secs(60)).expect("open");
+        let taken = queue.take(Duration::from_mins(1)).expect("open");
         assert!(
             matches!(&taken[..], [Command::Abandon { id: own, .. }] if *own == id(2)),
             "{taken:?}"

@@ -10,6 +10,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::{
@@ -23,6 +25,7 @@ use crate::{
         model,
         suite::{Met, Subject, suite},
     },
+    tasks::Tasks,
     telemetry::metrics::Metrics,
 };
 
@@ -241,10 +244,11 @@ proptest! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_many_that_claim_at_once_one_gets_it() {
     let timed = Arc::new(Timed::new(Setup::default()));
+    let tasks = Tasks::new(Handle::current(), TaskTracker::new());
     for record in 0..20 {
         let copies = (0..16).map(|_| {
             let timed = Arc::clone(&timed);
-            tokio::task::spawn(async move { timed.try_begin(record, &terms()).await })
+            tasks.spawn(async move { timed.try_begin(record, &terms()).await })
         });
         let mut claimed = 0;
         for copy in copies.collect::<Vec<_>>() {
@@ -346,6 +350,6 @@ async fn a_database_of_others_is_left_alone() {
     );
     assert!(later.contains("format 2"), "{later}");
     other("garbage", &|path| {
-        std::fs::write(path, [b'x'; 8192]).expect("a file")
+        std::fs::write(path, [b'x'; 8192]).expect("a file");
     });
 }

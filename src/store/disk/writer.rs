@@ -133,9 +133,7 @@ impl Writer {
             }
             match self.database.take() {
                 Some(database) => self.work(database, commands),
-                None => commands
-                    .into_iter()
-                    .for_each(|command| self.refuse(command)),
+                None => self.refuse_all(commands),
             }
         }
         self.shared.close_readers();
@@ -157,9 +155,7 @@ impl Writer {
     fn work(&mut self, database: Database, commands: Vec<Command>) {
         let save_clock = self.clock_saved.elapsed() >= SAVE_CLOCK_EVERY;
         if !database.is_in_place() {
-            commands
-                .into_iter()
-                .for_each(|command| self.refuse(command));
+            self.refuse_all(commands);
             // What only the log had is written to the file that we still hold, wherever it is now.
             let _ = database.checkpoint();
             return self.fail(database, &"its files were moved or removed", Vec::new());
@@ -191,7 +187,7 @@ impl Writer {
                 undone,
             }) => {
                 database.roll_back();
-                undone.into_iter().for_each(|command| self.refuse(command));
+                self.refuse_all(undone);
                 self.fail(database, &error, done);
             }
         }
@@ -330,12 +326,14 @@ impl Writer {
         Ok(database)
     }
 
-    /// Refuses what cannot be done now.
-    fn refuse(&mut self, command: Command) {
-        if let Command::Abandon { id, token } = command {
-            self.doubts.push((id, token));
-        } else {
-            refuse(command);
+    /// Refuses what cannot be done now; what was to be let go is let go later.
+    fn refuse_all(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            if let Command::Abandon { id, token } = command {
+                self.doubts.push((id, token));
+            } else {
+                refuse(command);
+            }
         }
     }
 }

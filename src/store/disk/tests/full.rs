@@ -24,7 +24,7 @@ async fn a_full_store_refuses_new_keys_and_forgets_nothing() {
     let refused = loop {
         match timed.try_begin(kept, &terms()).await {
             Ok(Begin::Claimed(claim)) => {
-                let done = Settlement::Complete(answer(&[b'x'; 50_000]));
+                let done = Settlement::Complete(answer(&vec![b'x'; 50_000]));
                 assert!(is_complete(&timed.settle(claim, done).await), "{kept}");
                 kept += 1;
             }
@@ -46,7 +46,7 @@ async fn a_full_store_refuses_new_keys_and_forgets_nothing() {
     // What expires makes room, without a sweep.
     timed.pass(Duration::from_hours(24)).await;
     let claim = timed.claim(1000).await;
-    let done = Settlement::Complete(answer(&[b'x'; 50_000]));
+    let done = Settlement::Complete(answer(&vec![b'x'; 50_000]));
     assert!(is_complete(&timed.settle(claim, done).await));
 }
 
@@ -59,7 +59,7 @@ async fn an_answer_without_room_becomes_a_tombstone_that_outlasts_a_restart() {
     }
     let mut tombstones = 0;
     for claim in claims {
-        let done = Settlement::Complete(answer(&[b'x'; 400_000]));
+        let done = Settlement::Complete(answer(&vec![b'x'; 400_000]));
         let Settled::Kept(record) = timed.settle(claim, done).await else {
             panic!("it is settled")
         };
