@@ -181,6 +181,7 @@ fn everything() -> String {
     metrics
         .store("memory")
         .operation(StoreOp::Look, StoreResult::Ok, moment);
+    metrics.store("disk").committed(1, moment);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
     String::from_utf8(metrics.render()).expect("text")
