@@ -97,6 +97,21 @@ impl fmt::Debug for RecordId {
 pub struct ShortId(u64);
 
 impl ShortId {
+    /// The 16 digits as they are written, in either case; `None`: they are no 16 hexadecimal digits.
+    #[must_use]
+    pub fn parse(digits: &str) -> Option<Self> {
+        let digits = Some(digits).filter(|digits| digits.len() == 16)?;
+        let hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = u64::from_str_radix(digits, 16).ok().filter(|_| hex)?;
+        Some(Self(number))
+    }
+
+    /// The first 8 bytes of every id that begins so.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
     /// The digits themselves, lower case, for those who write many of them.
     #[must_use]
     pub fn digits(self) -> [u8; 16] {
@@ -340,6 +355,22 @@ impl fmt::Debug for StoredAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_id_is_read_as_it_is_written() {
+        let id = ShortId(0x0123_4567_89ab_cdef);
+        assert_eq!(ShortId::parse("0123456789ABcdef"), Some(id));
+        assert_eq!(id.to_bytes()[..2], [1, 0x23]);
+        for wrong in [
+            "",
+            "0123456789abcde",
+            "0123456789abcdef0",
+            "+123456789abcdef",
+            "g123456789abcdef",
+        ] {
+            assert_eq!(ShortId::parse(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn the_digits_of_an_id_are_those_that_are_displayed() {

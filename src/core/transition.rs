@@ -6,10 +6,13 @@
 //! says, then forgotten; what is forgotten counts as nothing. [`look`] is the one place that decides whether a request may execute, and [`begin`]
 //! asks it; [`renew`] and [`settle`] ask for the token alone. No store decides any of this for itself.
 
+mod operator;
+
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
+pub use self::operator::{Resolution, Resolved, Standing, resolve, standing};
 use super::{
     fingerprint::Fingerprint,
     policy::{AfterExpiry, RetentionFrom, RouteName, Terms, UnknownOutcome},

@@ -117,7 +117,7 @@ fn levels(store: &Stores) -> StoreLevels {
         bytes,
         evicted_size: store.evictions(Eviction::Size),
         evicted_expired: store.evictions(Eviction::Expired),
-        evicted_purged: 0, // there is nobody who could purge yet
+        evicted_purged: store.evictions(Eviction::Purged),
         up: store.answers(),
     }
 }

@@ -8,16 +8,18 @@ pub mod disk;
 pub mod memory;
 #[cfg(test)]
 mod model;
+mod operator;
 pub mod seal;
 #[cfg(test)]
 mod suite;
 
 use std::sync::Arc;
 
+pub use self::operator::{Outcome, Place, Purged, Query, Row};
 use crate::core::{
     policy::Terms,
-    record::{ClaimToken, Record, RecordId},
-    transition::{Ask, Found, Settlement},
+    record::{ClaimToken, Record, RecordId, ShortId},
+    transition::{Ask, Found, Resolution, Settlement},
 };
 
 /// The store that the configuration chose.
@@ -103,6 +105,65 @@ impl Stores {
             }),
             Self::Memory(store) => Ok(store.settle(claim, settlement, terms)),
             Self::Disk(store) => store.settle(claim, settlement, terms).await,
+        }
+    }
+
+    /// Some of the records that have not expired, the latest first, for operators.
+    ///
+    /// Dropping the future changes nothing; so it is with [`Self::find`].
+    ///
+    /// # Errors
+    /// The store cannot answer.
+    pub async fn list(&self, query: &Query) -> Result<Vec<Row>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.list(query)),
+            Self::Disk(store) => store.list(query).await,
+        }
+    }
+
+    /// The records whose ids begin so, for operators: none, one, or two of several. One that has expired is none.
+    ///
+    /// # Errors
+    /// The store cannot answer, or cannot read it.
+    pub async fn find(&self, short: ShortId) -> Result<Vec<Row>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.find(short)),
+            Self::Disk(store) => store.find(short).await,
+        }
+    }
+
+    /// Forgets a record, whatever its state; whether there was one that had not expired. If a call runs under it, its holder has lost
+    /// it, and the next request executes beside it.
+    ///
+    /// Dropping the future purges it or not.
+    ///
+    /// # Errors
+    /// The store cannot answer. Unreadable records can be purged.
+    pub async fn purge(&self, id: &RecordId) -> Result<Purged, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.purge(id)),
+            Self::Disk(store) => store.purge(id).await,
+        }
+    }
+
+    /// Settles an unknown outcome by an operator's word.
+    ///
+    /// Dropping the future resolves it or not.
+    ///
+    /// # Errors
+    /// The store cannot answer, or an answer has no room ([`StoreError::Full`]).
+    pub async fn resolve(
+        &self,
+        id: &RecordId,
+        resolution: Resolution,
+    ) -> Result<Outcome, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => store.resolve(id, resolution),
+            Self::Disk(store) => store.resolve(id, resolution).await,
         }
     }
 
@@ -203,11 +264,13 @@ pub enum Eviction {
     Size,
     /// It counted for nothing any more.
     Expired,
+    /// An operator purged it.
+    Purged,
 }
 
 impl Eviction {
     /// Every cause.
-    pub const ALL: [Self; 2] = [Self::Size, Self::Expired];
+    pub const ALL: [Self; 3] = [Self::Size, Self::Expired, Self::Purged];
 
     /// How metrics spell it.
     #[must_use]
@@ -215,6 +278,7 @@ impl Eviction {
         match self {
             Self::Size => "size",
             Self::Expired => "expired",
+            Self::Purged => "purged",
         }
     }
 }

@@ -276,11 +276,9 @@ fn sealed_records_need_their_key() {
     problem(&proxy.send(&request), "store-unavailable");
     executed(proxy.send(&Request::order(&key())));
     assert_eq!(upstream.executions(), 2);
-    assert!(
-        proxy.log().contains("encryption_key_file"),
-        "{}",
-        proxy.log()
-    );
+    eventually("the log says why", || {
+        proxy.log().contains("encryption_key_file")
+    });
     assert_eq!(proxy.ready(), Some(200), "one record is not the store");
     kill(proxy);
     fs::write(&keys, line("E") + &line("A")).expect("a file");

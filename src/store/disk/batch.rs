@@ -5,9 +5,12 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
+mod operator;
+
 use super::{
-    database::{self, Counts, Cursor, Database, Kept, NewRow},
-    queue::{Beginning, Command, Grant, Queue, Reply, Said, Settling},
+    database::{self, Cursor, Database, House, Kept, NewRow},
+    done::{Done, Verdict},
+    queue::{Beginning, Command, Settling},
     room::Room,
     routes::Routes,
     rows,
@@ -29,43 +32,22 @@ pub(super) struct Batch<'a> {
     shared: &'a Shared,
     routes: &'a mut Routes,
     room: Room,
-    counts: Counts,
+    house: House,
     done: Vec<Done>,
     /// What stands under these ids now; `None`: nothing that is settled.
     changes: Vec<(RecordId, Option<Arc<Record>>)>,
     wrote: bool,
     expired: u64,
+    purged: u64,
 }
 
 /// What a batch leaves when it is committed.
 pub(super) struct Committed {
-    pub(super) counts: Counts,
+    pub(super) house: House,
     pub(super) changes: Vec<(RecordId, Option<Arc<Record>>)>,
     pub(super) done: Vec<Done>,
     pub(super) expired: u64,
-}
-
-/// A command that is done, and not answered yet.
-pub(super) enum Done {
-    Begin {
-        id: RecordId,
-        token: ClaimToken,
-        verdict: Result<Verdict, StoreError>,
-        reply: Reply<Said>,
-    },
-    Renew(Result<Held, StoreError>, Reply<Held>),
-    Settle(Result<Settled, StoreError>, Reply<Settled>),
-    Abandon {
-        id: RecordId,
-        token: ClaimToken,
-    },
-}
-
-/// What `begin` came to.
-pub(super) enum Verdict {
-    Claimed,
-    Found(Found),
-    Cold,
+    pub(super) purged: u64,
 }
 
 /// What a sweep came to.
@@ -86,7 +68,7 @@ impl<'a> Batch<'a> {
         shared: &'a Shared,
         routes: &'a mut Routes,
         max_bytes: u64,
-        counts: Counts,
+        house: House,
     ) -> rusqlite::Result<Self> {
         database.begin()?;
         Ok(Self {
@@ -94,11 +76,12 @@ impl<'a> Batch<'a> {
             shared,
             routes,
             room: Room::new(max_bytes, database.used_bytes()?),
-            counts,
+            house,
             done: Vec::new(),
             changes: Vec::new(),
             wrote: false,
             expired: 0,
+            purged: 0,
         })
     }
 
@@ -124,6 +107,8 @@ impl<'a> Batch<'a> {
                 self.let_go(&id, token)?;
                 Done::Abandon { id, token }
             }
+            Command::Purge(id, reply) => Done::Purge(self.purge(&id)?, reply),
+            Command::Resolve(resolving, reply) => Done::Resolve(self.resolve(*resolving)?, reply),
             Command::Sweep(_) => return Ok(()),
         };
         self.done.push(done);
@@ -143,17 +128,19 @@ impl<'a> Batch<'a> {
         let done = std::mem::take(&mut self.done);
         let committed = (|| {
             if self.wrote || save_clock {
-                let now = self.shared.clock.now();
-                self.database.save_house(now, &self.counts)?;
+                self.house.clock = self.shared.clock.now();
+                self.house.writes += 1;
+                self.database.save_house(&self.house)?;
             }
             self.database.commit()
         })();
         match committed {
             Ok(()) => Ok(Committed {
-                counts: self.counts,
+                house: self.house,
                 changes: self.changes,
                 done,
                 expired: self.expired,
+                purged: self.purged,
             }),
             Err(error) => Err((error, done)),
         }
@@ -209,14 +196,14 @@ impl<'a> Batch<'a> {
 
     /// Whether there is room for one more claim and its answer. What has expired takes nobody's room.
     fn admits(&mut self, now: Timestamp) -> rusqlite::Result<bool> {
-        if self.room.admits(&self.counts) {
+        if self.room.admits(&self.house.counts) {
             return Ok(true);
         }
         let mut from = Cursor::default();
         for _ in 0..SWEEPS_FOR_ROOM {
             let swept = self.sweep(from, SWEEP_FOR_ROOM, now)?;
             self.room.measured(self.database.used_bytes()?);
-            if self.room.admits(&self.counts) {
+            if self.room.admits(&self.house.counts) {
                 return Ok(true);
             }
             match swept {
@@ -397,10 +384,10 @@ impl<'a> Batch<'a> {
 
     fn count(&mut self, was: Option<u8>, is: Option<u8>) {
         self.wrote = true;
-        if let Some(count) = was.and_then(|was| self.counts.get_mut(usize::from(was))) {
+        if let Some(count) = was.and_then(|was| self.house.counts.get_mut(usize::from(was))) {
             *count = count.saturating_sub(1);
         }
-        if let Some(count) = is.and_then(|is| self.counts.get_mut(usize::from(is))) {
+        if let Some(count) = is.and_then(|is| self.house.counts.get_mut(usize::from(is))) {
             *count += 1;
         }
     }
@@ -429,73 +416,19 @@ fn already_settled(
     Some(Settled::Kept(record))
 }
 
-impl Done {
-    /// Says what came of it, now that it is durable.
-    pub(super) fn answer(self, queue: &Arc<Queue>) {
-        match self {
-            Self::Begin {
-                id,
-                token,
-                verdict,
-                reply,
-            } => {
-                let said = verdict.map(|verdict| match verdict {
-                    Verdict::Claimed => Said::Claimed(Grant::new(id, token, Arc::clone(queue))),
-                    Verdict::Found(found) => Said::Found(found),
-                    Verdict::Cold => Said::Cold,
-                });
-                // A grant that does not arrive takes itself back.
-                let _ = reply.send(said);
-            }
-            Self::Renew(held, reply) => {
-                let _ = reply.send(held);
-            }
-            Self::Settle(settled, reply) => {
-                let _ = reply.send(settled);
-            }
-            Self::Abandon { .. } => {}
-        }
-    }
-
-    /// Says that it failed; the claim that may all the same be there, and that nobody holds.
-    pub(super) fn refuse(self) -> Option<(RecordId, ClaimToken)> {
-        let unavailable = StoreError::Unavailable;
-        match self {
-            Self::Begin {
-                id,
-                token,
-                verdict,
-                reply,
-            } => {
-                let _ = reply.send(Err(unavailable));
-                matches!(verdict, Ok(Verdict::Claimed)).then_some((id, token))
-            }
-            Self::Renew(_, reply) => {
-                let _ = reply.send(Err(unavailable));
-                None
-            }
-            Self::Settle(_, reply) => {
-                let _ = reply.send(Err(unavailable));
-                None
-            }
-            Self::Abandon { id, token } => Some((id, token)),
-        }
-    }
-}
-
 impl Shared {
     /// Makes what a batch has written visible.
     pub(super) fn show(&self, committed: &mut Committed, used_bytes: u64) {
         for (id, record) in committed.changes.drain(..) {
             self.cache.written(id, record.as_ref());
         }
-        let [in_flight, ..] = committed.counts;
-        self.gauges
-            .records
-            .store(committed.counts.iter().sum(), Relaxed);
+        let counts = committed.house.counts;
+        let [in_flight, ..] = counts;
+        self.gauges.records.store(counts.iter().sum(), Relaxed);
         self.gauges.claims.store(in_flight, Relaxed);
         self.gauges.bytes.store(used_bytes, Relaxed);
         self.gauges.expired.fetch_add(committed.expired, Relaxed);
+        self.gauges.purged.fetch_add(committed.purged, Relaxed);
     }
 }
 

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `record` | one row a record; `head` and `answer` are frames of [`crate::core::record::encoding`], sealed where there is a key |
 //! | `route` | the names that records call by their numbers, sealed likewise |
-//! | `house` | one row: the latest time that the store ever knew, and how many records of each state there are |
+//! | `house` | one row: the latest time that the store ever knew, how often it was written, and how many records of each state there are |
 //!
 //! Indexes: `record_id` for every look; `record_due` for what time changes next; `record_state` and `record_route` for lists
-//! by state and by route, in the order of their starts; the first holds what is in flight when the store is opened. Rows are never scanned.
+//! by state, and by route and state, in the order of their starts; the first has what is in flight when the store is opened. Rows are never scanned.
 //!
 //! Pages of rows that are gone are used again; the file does not shrink.
 
@@ -20,7 +20,7 @@ use rusqlite::{
     CachedStatement, Connection, Error, ErrorCode, OpenFlags, OptionalExtension as _, Row, params,
 };
 
-use super::folder::FileId;
+use super::{folder::FileId, reads};
 use crate::core::{
     record::{ClaimToken, RecordId},
     time::Timestamp,
@@ -74,6 +74,16 @@ pub(super) struct Cursor {
     row: i64,
 }
 
+/// What the store knows of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct House {
+    /// The latest time that was ever saved.
+    pub(super) clock: Timestamp,
+    /// How often it was saved, ever. A database in which that is less than it was is an older state of itself.
+    pub(super) writes: u64,
+    pub(super) counts: Counts,
+}
+
 /// Records by state: in the order of [`crate::core::record::State::number`].
 pub(super) type Counts = [u64; 5];
 
@@ -95,6 +105,8 @@ pub(super) enum Unusable {
     Foreign,
     #[error("it was written by another version of idem-proxy (format {0})")]
     Version(i64),
+    #[error("it is an older state of itself: what was promised since is not in it")]
+    Older,
     #[error("its file system has no write-ahead log: the journal is {0}")]
     NoLog(String),
 }
@@ -117,18 +129,19 @@ CREATE TABLE record (
 CREATE UNIQUE INDEX record_id ON record (id);
 CREATE INDEX record_due ON record (due_at);
 CREATE INDEX record_state ON record (state, started_at);
-CREATE INDEX record_route ON record (route, started_at);
+CREATE INDEX record_route ON record (route, state, started_at);
 CREATE TABLE route (number INTEGER PRIMARY KEY, name BLOB NOT NULL) STRICT;
 CREATE TABLE house (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     clock INTEGER NOT NULL,
+    writes INTEGER NOT NULL,
     in_flight INTEGER NOT NULL,
     unknown INTEGER NOT NULL,
     complete INTEGER NOT NULL,
     tombstone INTEGER NOT NULL,
     expired INTEGER NOT NULL
 ) STRICT;
-INSERT INTO house VALUES (1, 0, 0, 0, 0, 0, 0);
+INSERT INTO house VALUES (1, 0, 0, 0, 0, 0, 0, 0);
 ";
 
 impl Database {
@@ -330,24 +343,30 @@ impl Database {
         rows.collect()
     }
 
-    /// The latest time that was ever saved, and how many records there are.
-    pub(super) fn house(&self) -> rusqlite::Result<(Timestamp, Counts)> {
-        self.statement("SELECT clock, in_flight, unknown, complete, tombstone, expired FROM house")?
-            .query_row([], |row| {
-                let count = |at: usize| row.get::<_, i64>(at).map(unsigned);
-                let counts = [count(1)?, count(2)?, count(3)?, count(4)?, count(5)?];
-                Ok((Timestamp::from_millis(count(0)?), counts))
+    pub(super) fn house(&self) -> rusqlite::Result<House> {
+        self.statement(
+            "SELECT clock, writes, in_flight, unknown, complete, tombstone, expired FROM house",
+        )?
+        .query_row([], |row| {
+            let count = |at: usize| row.get::<_, i64>(at).map(unsigned);
+            Ok(House {
+                clock: Timestamp::from_millis(count(0)?),
+                writes: count(1)?,
+                counts: [count(2)?, count(3)?, count(4)?, count(5)?, count(6)?],
             })
+        })
     }
 
-    /// Saves both.
-    pub(super) fn save_house(&self, now: Timestamp, counts: &Counts) -> rusqlite::Result<()> {
-        let [in_flight, unknown, complete, tombstone, expired] = counts.map(signed);
+    /// Saves it; the clock never goes back.
+    pub(super) fn save_house(&self, house: &House) -> rusqlite::Result<()> {
+        let [in_flight, unknown, complete, tombstone, expired] = house.counts.map(signed);
         self.statement(
-            "UPDATE house SET clock = max(clock, ?1), in_flight = ?2, unknown = ?3, complete = ?4, tombstone = ?5, expired = ?6",
+            "UPDATE house SET clock = max(clock, ?1), writes = ?2, in_flight = ?3, unknown = ?4, complete = ?5, tombstone = ?6,
+             expired = ?7",
         )?
         .execute(params![
-            signed(now.as_millis()),
+            signed(house.clock.as_millis()),
+            signed(house.writes),
             in_flight,
             unknown,
             complete,
@@ -359,9 +378,7 @@ impl Database {
 
     /// Number and name, as it is kept, of every route.
     pub(super) fn routes(&self) -> rusqlite::Result<Vec<(i64, Vec<u8>)>> {
-        let mut statement = self.statement("SELECT number, name FROM route ORDER BY number")?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        rows.collect()
+        reads::routes(&self.connection)
     }
 
     pub(super) fn put_route(&self, number: i64, name: &[u8]) -> rusqlite::Result<()> {
@@ -389,19 +406,6 @@ impl Database {
     }
 }
 
-/// A whole row, for readers.
-pub(super) fn read_whole(
-    connection: &Connection,
-    id: &RecordId,
-) -> rusqlite::Result<Option<(Kept, Option<Vec<u8>>)>> {
-    connection
-        .prepare_cached(
-            "SELECT state, token, head, length(answer), answer FROM record WHERE id = ?1",
-        )?
-        .query_row([id.as_bytes()], |row| Ok((kept(row)?, row.get(4)?)))
-        .optional()
-}
-
 /// Whether an error says that what is kept is broken there, and nothing of the rest.
 pub(super) fn is_damage(error: &Error) -> bool {
     matches!(
@@ -412,7 +416,7 @@ pub(super) fn is_damage(error: &Error) -> bool {
     ) || error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
 }
 
-fn kept(row: &Row<'_>) -> rusqlite::Result<Kept> {
+pub(super) fn kept(row: &Row<'_>) -> rusqlite::Result<Kept> {
     Ok(Kept {
         state: row.get(0)?,
         token: ClaimToken::from_random(row.get(1)?),
@@ -429,7 +433,7 @@ fn io_error(code: i32) -> Error {
     Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)
 }
 
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

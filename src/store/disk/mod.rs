@@ -7,6 +7,7 @@
 //! - `cache`: settled records in memory. A look asks the cache alone: what is not there could claim, for all it knows, and
 //!   `begin` then finds what the database has. So a fresh key costs no read before its claim.
 //! - `shared` has the readers, who fetch an answer that is not in the cache: the writer never reads a body.
+//! - `operator`, `reads`: lists, look-ups by the first digits, purges and resolutions.
 //! - `rows` and `routes` say how records become rows, `room` how many there may be.
 //!
 //! At the start, claims of a predecessor become unknown: the lock of the folder proves that it is gone. Time goes on where it
@@ -15,10 +16,13 @@
 mod batch;
 mod cache;
 mod database;
+mod done;
 #[cfg(test)]
 mod faults;
 mod folder;
+mod operator;
 mod queue;
+mod reads;
 mod room;
 mod routes;
 mod rows;
@@ -147,7 +151,10 @@ impl DiskStore {
             why: why.to_string(),
         };
         let database = Database::open(&path, Open::Start, settings.max_bytes).map_err(unusable)?;
-        let (last, _) = database.house().map_err(|error| unusable(error.into()))?;
+        let last = database
+            .house()
+            .map_err(|error| unusable(error.into()))?
+            .clock;
         let shared = Arc::new(Shared::new(
             clock(last),
             Seal::new(keys),
@@ -304,6 +311,7 @@ impl DiskStore {
         match cause {
             Eviction::Size => 0,
             Eviction::Expired => self.shared.gauges.expired.load(Relaxed),
+            Eviction::Purged => self.shared.gauges.purged.load(Relaxed),
         }
     }
 
@@ -315,10 +323,19 @@ impl DiskStore {
 
     /// The record as the database has it.
     async fn read(&self, id: &RecordId) -> Result<Option<Arc<Record>>, StoreError> {
+        let id = *id;
+        self.reading(move |shared| shared.read(&id)).await
+    }
+
+    /// Does what blocks where that is allowed, by some at a time.
+    async fn reading<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let reading = self.shared.reading.acquire().await;
         let _reading = reading.map_err(|_| StoreError::Unavailable)?;
-        let (shared, id) = (Arc::clone(&self.shared), *id);
-        let read = tasks::elsewhere(move || shared.read(&id)).await;
+        let shared = Arc::clone(&self.shared);
+        let read = tasks::elsewhere(move || work(&shared)).await;
         read.unwrap_or(Err(StoreError::Unavailable))
     }
 

@@ -10,9 +10,9 @@ use crate::{
         fingerprint::Fingerprint,
         policy::{RouteName, Terms},
         record::{ClaimToken, RecordId},
-        transition::{Ask, Found, Settlement},
+        transition::{Ask, Found, Resolution, Settlement},
     },
-    store::{Claim, Held, Settled, StoreError},
+    store::{Claim, Held, Outcome, Purged, Settled, StoreError},
 };
 
 /// Where the answer to a command goes. Whoever dropped the other end is not told.
@@ -36,6 +36,21 @@ pub(super) enum Command {
     Abandon { id: RecordId, token: ClaimToken },
     /// Frees all that has expired by now.
     Sweep(Reply<()>),
+    /// [`crate::store::Stores::purge`]
+    Purge(RecordId, Reply<Purged>),
+    /// [`crate::store::Stores::resolve`]
+    Resolve(Box<Resolving>, Reply<Outcome>),
+}
+
+/// What `resolve` is asked with.
+#[derive(Debug)]
+pub(super) struct Resolving {
+    pub(super) id: RecordId,
+    /// What the record is held under from then on.
+    pub(super) token: ClaimToken,
+    pub(super) resolution: Resolution,
+    /// The answer as it is kept, if there is one.
+    pub(super) answer: Option<Vec<u8>>,
 }
 
 /// What `begin` is asked with.
@@ -191,7 +206,12 @@ impl Command {
     fn bytes(&self) -> usize {
         match self {
             Self::Settle(settling, _) => settling.answer.as_ref().map_or(0, Vec::len),
-            Self::Begin(..) | Self::Renew { .. } | Self::Abandon { .. } | Self::Sweep(_) => 0,
+            Self::Resolve(resolving, _) => resolving.answer.as_ref().map_or(0, Vec::len),
+            Self::Begin(..)
+            | Self::Renew { .. }
+            | Self::Abandon { .. }
+            | Self::Sweep(_)
+            | Self::Purge(..) => 0,
         }
     }
 }

@@ -15,7 +15,8 @@ use tokio::sync::Semaphore;
 
 use super::{
     cache::Cache,
-    database::{self, Database},
+    database::Database,
+    reads,
     rows::{self, Unreadable},
 };
 use crate::{
@@ -54,6 +55,8 @@ pub(super) struct Gauges {
     pub(super) bytes: AtomicU64,
     /// Records that were dropped when they were forgotten, since the start.
     pub(super) expired: AtomicU64,
+    /// Records that operators purged, since the start.
+    pub(super) purged: AtomicU64,
 }
 
 impl Gauges {
@@ -91,20 +94,11 @@ impl Shared {
     /// The record as the database has it, whether or not it has expired. Blocks.
     pub(super) fn read(&self, id: &RecordId) -> Result<Option<Arc<Record>>, StoreError> {
         let seen = self.cache.seen(id);
-        let reader = self.readers.lock().pop();
-        let read = reader
-            .map_or_else(|| Database::open_reader(&self.path), Ok)
-            .and_then(|reader| Ok((database::read_whole(&reader, id)?, reader)));
-        let (found, reader) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                self.complain(id, &error);
-                return Err(StoreError::Unavailable);
-            }
-        };
-        if !self.down.load(Relaxed) {
-            self.readers.lock().push(reader);
-        }
+        let found = self.with_reader(|reader| reads::read_whole(reader, id));
+        let found = found.map_err(|error| {
+            self.complain(id, &error);
+            StoreError::Unavailable
+        })?;
         let Some((kept, answer)) = found else {
             return Ok(None);
         };
@@ -112,6 +106,20 @@ impl Shared {
         let record = Arc::new(record.map_err(|why| self.unreadable(id, why))?);
         self.cache.fill(*id, &record, seen);
         Ok(Some(record))
+    }
+
+    /// Reads something. Blocks.
+    pub(super) fn with_reader<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let reader = self.readers.lock().pop();
+        let reader = reader.map_or_else(|| Database::open_reader(&self.path), Ok)?;
+        let read = work(&reader)?;
+        if !self.down.load(Relaxed) {
+            self.readers.lock().push(reader);
+        }
+        Ok(read)
     }
 
     /// Closes the connections that read.

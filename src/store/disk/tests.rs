@@ -18,9 +18,11 @@ use crate::{
     config::OnFull,
     core::{
         fixtures::{answer, id, request, route, terms},
-        record::State,
+        record::{ShortId, State},
+        transition::Resolution,
     },
     store::{
+        Outcome, Purged, Query, Row,
         clock::ManualClock,
         model,
         suite::{Met, Subject, suite},
@@ -173,6 +175,26 @@ impl Subject for Timed {
     async fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled {
         let settled = self.store().settle(claim, settlement, terms).await;
         settled.expect("it answers")
+    }
+
+    async fn list(&self, query: &Query) -> Vec<Row> {
+        self.store().list(query).await.expect("it answers")
+    }
+
+    async fn find(&self, short: ShortId) -> Vec<Row> {
+        self.store().find(short).await.expect("it answers")
+    }
+
+    async fn purge(&self, id: &RecordId) -> Purged {
+        let purged = self.store().purge(id).await.expect("it answers");
+        self.assert_counted();
+        purged
+    }
+
+    async fn resolve(&self, id: &RecordId, resolution: Resolution) -> Outcome {
+        let outcome = self.store().resolve(id, resolution).await.expect("room");
+        self.assert_counted();
+        outcome
     }
 
     async fn pass(&self, span: Duration) {

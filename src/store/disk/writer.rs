@@ -12,8 +12,9 @@ use std::{
 };
 
 use super::{
-    batch::{Batch, Done, Swept},
-    database::{Counts, Cursor, Database, Open, Unusable},
+    batch::{Batch, Swept},
+    database::{Cursor, Database, House, Open, Unusable},
+    done::Done,
     queue::{Command, Queue, Reply},
     routes::Routes,
     shared::Shared,
@@ -31,7 +32,8 @@ pub(super) struct Writer {
     /// `None`: it is down.
     database: Option<Database>,
     routes: Routes,
-    counts: Counts,
+    /// As of the last commit that succeeded.
+    house: House,
     /// Claims that may be there and that nobody holds.
     doubts: Vec<(RecordId, ClaimToken)>,
     sweep: Option<Cursor>,
@@ -61,7 +63,7 @@ impl Writer {
         database: Database,
         max_bytes: u64,
     ) -> rusqlite::Result<(Self, Inventory)> {
-        let (_, counts) = database.house()?;
+        let house = database.house()?;
         let routes = Routes::load(&database, &shared.seal)?;
         let mut writer = Self {
             #[cfg(test)]
@@ -71,7 +73,7 @@ impl Writer {
             max_bytes,
             database: None,
             routes,
-            counts,
+            house,
             doubts: Vec::new(),
             sweep: None,
             sweeping: Vec::new(),
@@ -82,7 +84,7 @@ impl Writer {
         let claims = writer.orphan_all(&database)?;
         let bytes = database.used_bytes()?;
         let inventory = Inventory {
-            records: writer.counts.iter().sum(),
+            records: writer.house.counts.iter().sum(),
             claims,
             bytes,
         };
@@ -111,14 +113,14 @@ impl Writer {
                 &self.shared,
                 &mut self.routes,
                 self.max_bytes,
-                self.counts,
+                self.house,
             )?;
             for (row, id, kept) in found {
                 after = row;
                 orphaned += u64::from(batch.orphan(&id, kept)?);
             }
             let committed = batch.commit(true).map_err(|(error, _)| error)?;
-            self.counts = committed.counts;
+            self.house = committed.house;
             if ended {
                 return Ok(orphaned);
             }
@@ -211,7 +213,7 @@ impl Writer {
             &self.shared,
             &mut self.routes,
             self.max_bytes,
-            self.counts,
+            self.house,
         );
         let mut batch = match batch {
             Ok(batch) => batch,
@@ -239,7 +241,7 @@ impl Writer {
             .commit(save_clock)
             .map_err(|(error, done)| failed(error, done, commands))?;
         self.shared.metrics.committed(operations, started.elapsed());
-        self.counts = committed.counts;
+        self.house = committed.house;
         // What it is measured by is in memory; if not, the next transaction says so.
         let used = database.used_bytes().unwrap_or(0);
         self.shared.show(&mut committed, used);
@@ -306,20 +308,23 @@ impl Writer {
         let mut database = Database::open(&self.shared.path, Open::Again, self.max_bytes)?;
         #[cfg(test)]
         database.faults.clone_from(&self.faults);
-        let (_, counts) = database.house()?;
+        let house = database.house()?;
+        if house.writes < self.house.writes {
+            return Err(Unusable::Older);
+        }
         self.routes = Routes::load(&database, &self.shared.seal)?;
         let mut batch = Batch::begin(
             &database,
             &self.shared,
             &mut self.routes,
             self.max_bytes,
-            counts,
+            house,
         )?;
         for (id, token) in &self.doubts {
             batch.let_go(id, *token)?;
         }
         let mut committed = batch.commit(true).map_err(|(error, _)| error)?;
-        self.counts = committed.counts;
+        self.house = committed.house;
         let used = database.used_bytes()?;
         self.shared.show(&mut committed, used);
         self.doubts.clear();
@@ -353,6 +358,8 @@ fn refuse(command: Command) {
         Command::Renew { reply, .. } => drop(reply.send(Err(unavailable))),
         Command::Settle(_, reply) => drop(reply.send(Err(unavailable))),
         Command::Sweep(reply) => drop(reply.send(Err(unavailable))),
+        Command::Purge(_, reply) => drop(reply.send(Err(unavailable))),
+        Command::Resolve(_, reply) => drop(reply.send(Err(unavailable))),
         Command::Abandon { .. } => {}
     }
 }

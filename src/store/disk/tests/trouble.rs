@@ -195,3 +195,38 @@ async fn what_only_the_log_had_is_not_lost_when_the_log_is_taken_away() {
         );
     }
 }
+
+#[tokio::test]
+async fn an_older_copy_is_not_taken_for_the_database() {
+    let timed = Timed::new(Setup::default());
+    let (here, copy) = (timed.path(), timed.folder.path().join("copy"));
+    let database = here.join("records.db");
+    timed.execute(1, 10).await;
+    {
+        let reader = rusqlite::Connection::open(&database).expect("ours");
+        let sql = format!("VACUUM INTO '{}'", copy.display());
+        reader.execute_batch(&sql).expect("a copy");
+    }
+    timed.execute(2, 10).await;
+    let away = timed.folder.path().join("away");
+    std::fs::create_dir(&away).expect("a folder");
+    let names = ["records.db", "records.db-wal", "records.db-shm"];
+    for name in names {
+        std::fs::rename(here.join(name), away.join(name)).expect("it is moved");
+    }
+    std::fs::copy(&copy, &database).expect("it is restored");
+    becomes(&timed, false).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert!(!timed.store().answers());
+    let refused = timed.try_begin(3, &terms()).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable)),
+        "{refused:?}"
+    );
+    for name in names {
+        let _ = std::fs::remove_file(here.join(name));
+        let _ = std::fs::rename(away.join(name), here.join(name));
+    }
+    becomes(&timed, true).await;
+    assert!(matches!(timed.meets(2).await, Met::Complete(..)));
+}
