@@ -104,8 +104,9 @@ impl<'a> Batch<'a> {
             } => Done::Renew(self.renew(&id, token, &terms)?, reply),
             Command::Settle(settling, reply) => Done::Settle(self.settle(*settling)?, reply),
             Command::Abandon { id, token } => {
-                self.let_go(&id, token)?;
-                Done::Abandon { id, token }
+                // Noted first: if it fails, it is still to be let go.
+                self.done.push(Done::Abandon { id, token });
+                return self.let_go(&id, token);
             }
             Command::Purge(id, reply) => Done::Purge(self.purge(&id)?, reply),
             Command::Resolve(resolving, reply) => Done::Resolve(self.resolve(*resolving)?, reply),
@@ -174,20 +175,20 @@ impl<'a> Batch<'a> {
             Begun::Found(found) => return Ok(Ok(Verdict::Found(found))),
             Begun::Claimed(record) => record,
         };
+        let before = self.changes.len();
         if !self.admits(now)? {
             return Ok(Err(StoreError::Full));
         }
-        let ended = there.is_some_and(|old| transition::forgotten(old, now));
-        self.expired += u64::from(ended);
-        // Room may have been made by a sweep, which may have taken what stood here.
-        let was = self.find(&asked.id)?.ok().flatten();
-        let written = self.write(
-            &asked.id,
-            was.map(|(kept, _)| kept),
-            asked.token,
-            &record,
-            None,
-        )?;
+        let standing = if self.changes.len() == before {
+            standing
+        } else {
+            // A sweep made room, and may have taken what stood here.
+            self.find(&asked.id)?.ok().flatten()
+        };
+        let ended = |(_, old): &(Kept, Arc<Record>)| transition::forgotten(old, now);
+        self.expired += u64::from(standing.as_ref().is_some_and(ended));
+        let was = standing.map(|(kept, _)| kept);
+        let written = self.write(&asked.id, was, asked.token, &record, None)?;
         if written.is_ok() {
             self.changes.push((asked.id, None));
         }

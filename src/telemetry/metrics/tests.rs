@@ -23,6 +23,16 @@ const TABLE: &[(&str, &str, &str)] = &[
     ),
     ("idem_proxy_requests_total", "counter", "outcome route"),
     ("idem_proxy_store_bytes", "gauge", "store"),
+    (
+        "idem_proxy_store_commit_duration_seconds",
+        "histogram",
+        "store",
+    ),
+    (
+        "idem_proxy_store_committed_operations_total",
+        "counter",
+        "store",
+    ),
     ("idem_proxy_store_evictions_total", "counter", "cause store"),
     (
         "idem_proxy_store_operation_duration_seconds",
@@ -35,6 +45,7 @@ const TABLE: &[(&str, &str, &str)] = &[
         "operation result store",
     ),
     ("idem_proxy_store_records", "gauge", "store"),
+    ("idem_proxy_store_up", "gauge", "store"),
     (
         "idem_proxy_upstream_duration_seconds",
         "histogram",
@@ -80,6 +91,7 @@ fn touch(metrics: &Metrics) {
     metrics
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
+    metrics.store("disk").committed(1, took);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxExecutions, Arc::new(|| 7));
 }
