@@ -33,6 +33,7 @@ pub enum Stores {
     Disk(Box<disk::DiskStore>),
 }
 
+// What waits is boxed, so that the futures of a store that answers at once stay small.
 impl Stores {
     /// What a request finds; `None`: it could claim, for all that can be told without waiting. This is all that a replay of a hot
     /// record takes; [`Self::begin`] has the last word.
@@ -66,7 +67,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => store.begin(id, ask, draw_token()?),
-            Self::Disk(store) => store.begin(id, ask).await,
+            Self::Disk(store) => Box::pin(store.begin(id, ask)).await,
         }
     }
 
@@ -80,7 +81,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.renew(claim, terms)),
-            Self::Disk(store) => store.renew(claim, terms).await,
+            Self::Disk(store) => Box::pin(store.renew(claim, terms)).await,
         }
     }
 
@@ -104,7 +105,7 @@ impl Stores {
                 why: StoreError::None,
             }),
             Self::Memory(store) => Ok(store.settle(claim, settlement, terms)),
-            Self::Disk(store) => store.settle(claim, settlement, terms).await,
+            Self::Disk(store) => Box::pin(store.settle(claim, settlement, terms)).await,
         }
     }
 
@@ -118,7 +119,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.list(query)),
-            Self::Disk(store) => store.list(query).await,
+            Self::Disk(store) => Box::pin(store.list(query)).await,
         }
     }
 
@@ -130,7 +131,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.find(short)),
-            Self::Disk(store) => store.find(short).await,
+            Self::Disk(store) => Box::pin(store.find(short)).await,
         }
     }
 
@@ -145,7 +146,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.purge(id)),
-            Self::Disk(store) => store.purge(id).await,
+            Self::Disk(store) => Box::pin(store.purge(id)).await,
         }
     }
 
@@ -163,7 +164,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => store.resolve(id, resolution),
-            Self::Disk(store) => store.resolve(id, resolution).await,
+            Self::Disk(store) => Box::pin(store.resolve(id, resolution)).await,
         }
     }
 
@@ -175,7 +176,7 @@ impl Stores {
         match self {
             Self::None => {}
             Self::Memory(store) => store.sweep_slowly().await,
-            Self::Disk(store) => store.sweep().await,
+            Self::Disk(store) => Box::pin(store.sweep()).await,
         }
     }
 

@@ -286,6 +286,42 @@ async fn of_many_that_claim_at_once_one_gets_it() {
 }
 
 #[tokio::test]
+async fn many_at_once_share_a_sync() {
+    let metrics = Metrics::new(&[]);
+    let (setup, folder) = (Setup::default(), tempfile::tempdir().expect("a folder"));
+    let settings = Settings {
+        path: folder.path().join("store"),
+        max_bytes: setup.max_bytes,
+    };
+    let store = DiskStore::open(&settings, CACHE, None, metrics.store("disk")).expect("it opens");
+    let (fingerprint, route, terms) = (request("a"), route(), terms());
+    let ask = Ask {
+        fingerprint: &fingerprint,
+        terms: &terms,
+        route: &route,
+    };
+    let ids: Vec<RecordId> = (0..200).map(id).collect();
+    let all = trouble::futures_all(ids.iter().map(|id| store.begin(id, &ask))).await;
+    assert!(
+        all.iter()
+            .all(|begun| matches!(begun, Ok(Begin::Claimed(_))))
+    );
+    let text = String::from_utf8(metrics.render()).expect("text");
+    let value = |name: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|rest| rest.rsplit_once(' ')?.1.parse().ok());
+        value.unwrap_or_else(|| panic!("{name}: {text}"))
+    };
+    let operations = value("idem_proxy_store_committed_operations_total");
+    let commits = value("idem_proxy_store_commit_duration_seconds_count");
+    assert_eq!(operations, 200);
+    assert!(
+        commits < 100,
+        "{commits} commits for {operations} operations"
+    );
+}
+
+#[tokio::test]
 async fn a_request_that_goes_away_while_it_claims_leaves_no_claim() {
     let timed = Timed::new(Setup::default());
     let (fingerprint, route, terms) = (request("a"), route(), terms());

@@ -101,7 +101,7 @@ async fn all_who_are_in_a_batch_that_fails_are_told_so() {
 }
 
 /// Waits for all of them, which run together.
-async fn futures_all<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
+pub(super) async fn futures_all<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut all: Vec<_> = all.map(|one| (Some(Box::pin(one)), None)).collect();
     std::future::poll_fn(|cx| {
         let mut pending = false;
