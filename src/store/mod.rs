@@ -135,7 +135,7 @@ impl Stores {
         }
     }
 
-    /// Forgets a record, whatever its state; whether there was one that had not expired. If a call runs under it, its holder has lost
+    /// Forgets a record, whatever its state; one that has expired is none, and a key that is refused stays refused. If a call runs under it, its holder has lost
     /// it, and the next request executes beside it.
     ///
     /// Dropping the future purges it or not.

@@ -518,6 +518,7 @@ macro_rules! suite {
             operators_see_what_has_not_expired_the_latest_first
             a_row_says_what_there_is_to_know_and_is_found_by_its_first_digits
             a_purged_record_is_nothing_whatever_it_was
+            a_refused_key_cannot_be_purged
             an_unknown_outcome_is_settled_by_an_operators_word
             ;
         }

@@ -19,6 +19,8 @@ mod policies;
 #[cfg(test)]
 mod routes;
 #[cfg(test)]
+mod stores;
+#[cfg(test)]
 mod warnings;
 #[cfg(test)]
 mod wrong_values;

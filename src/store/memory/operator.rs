@@ -45,15 +45,13 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     pub fn purge(&self, id: &RecordId) -> Purged {
         // What is taken is dropped after the shard is unlocked.
         let taken = self.in_shard(id, |shard, now| {
+            let (there, _) = shard.table.get(id)?;
+            transition::standing(there, now)?;
             let taken = shard.table.remove(id)?;
-            let (cause, purged) = match transition::standing(&taken.record, now) {
-                Some(_) => (Eviction::Purged, Purged::Gone),
-                None => (Eviction::Expired, Purged::Absent),
-            };
-            self.room.evict(taken.class, cause);
-            Some((taken, purged))
+            self.room.evict(taken.class, Eviction::Purged);
+            Some(taken)
         });
-        taken.map_or(Purged::Absent, |(_, purged)| purged)
+        taken.map_or(Purged::Absent, |_| Purged::Gone)
     }
 
     /// As [`crate::store::Stores::resolve`]. An answer that has no room is refused, and the outcome stays unknown.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::core::{
     fixtures::{answer, id, route, terms},
-    policy::{RouteName, Terms},
+    policy::{AfterExpiry, RouteName, Terms},
     record::{NotRetained, RecordId},
     transition::{Resolution, Settlement, Standing},
 };
@@ -155,6 +155,20 @@ pub(in crate::store) async fn a_purged_record_is_nothing_whatever_it_was(store: 
         store.settle(late, complete("late"), &terms()).await,
         Settled::Lost
     ));
+}
+
+pub(in crate::store) async fn a_refused_key_cannot_be_purged(store: &impl Subject) {
+    let refusing = Terms {
+        retention: secs(50),
+        after_expiry: AfterExpiry::RefuseFor(secs(100)),
+        ..terms()
+    };
+    let a = ask("a", refusing);
+    let claim = a.claim(store).await;
+    store.settle(claim, complete("1"), &refusing).await;
+    store.pass(secs(50)).await;
+    assert_eq!(store.purge(&id(1)).await, Purged::Absent);
+    a.meets(store, Met::Expired).await;
 }
 
 pub(in crate::store) async fn an_unknown_outcome_is_settled_by_an_operators_word(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Batch;
 use crate::{
     core::{
-        record::{Record, RecordId},
+        record::RecordId,
         transition::{self, Resolved},
     },
     store::{
@@ -21,17 +21,14 @@ impl Batch<'_> {
             return Ok(Ok(Purged::Absent));
         };
         let now = self.shared.clock.now();
-        let stands = |record: &Record| transition::standing(record, now).is_some();
-        let stood =
-            rows::read_head(&self.shared.seal, id, &kept).map_or(true, |record| stands(&record));
+        if rows::read_head(&self.shared.seal, id, &kept)
+            .is_ok_and(|record| transition::standing(&record, now).is_none())
+        {
+            return Ok(Ok(Purged::Absent));
+        }
         self.remove(id, Some(kept))?;
-        Ok(Ok(if stood {
-            self.purged += 1;
-            Purged::Gone
-        } else {
-            self.expired += 1;
-            Purged::Absent
-        }))
+        self.purged += 1;
+        Ok(Ok(Purged::Gone))
     }
 
     /// Settles an unknown outcome. An answer that has no room is refused, and the outcome stays unknown.
