@@ -34,6 +34,7 @@ use crate::{
         tls::Secured,
         worker::Cores,
     },
+    store::{Bound, Levels},
     tasks::{Tasks, caught},
     telemetry::{
         access::AccessLog,
@@ -88,8 +89,8 @@ impl App {
     /// Puts the parts together and gives each core its worker; nothing is accepted yet. Belongs into the runtime that will accept.
     ///
     /// # Errors
-    /// The system gives no random bytes, keys of tokens are to come by `https` and there are no roots, or a file that the configuration
-    /// names has changed meanwhile and cannot be used.
+    /// The disk store cannot be opened, the system gives no random bytes, keys of tokens are to come by `https` and there are no roots, or a
+    /// file that the configuration names has changed meanwhile and cannot be used.
     pub fn new(
         config: Config,
         listeners: Listeners,
@@ -138,6 +139,7 @@ impl App {
             config: Arc::new(ArcSwap::from_pointee(config)),
         };
         app.watch_limits(&proxy, metrics);
+        app.health.watch_store(proxy.records.watch());
         Ok(app)
     }
 
@@ -156,12 +158,18 @@ impl App {
             metrics.watch_limit(name, Arc::new(move || limit.level() as u64));
         }
         let records = Arc::downgrade(&proxy.records);
-        let claims = move || {
-            records
-                .upgrade()
-                .map_or(0, |records| records.store().levels().claims)
+        let levels = move || {
+            let records = records.upgrade();
+            records.map_or_else(Levels::default, |records| records.store().levels())
         };
-        metrics.watch_limit(LimitName::MaxClaims, Arc::new(claims));
+        match proxy.records.store().bound() {
+            Bound::Claims => {
+                metrics.watch_limit(LimitName::MaxClaims, Arc::new(move || levels().claims));
+            }
+            Bound::Bytes => {
+                metrics.watch_limit(LimitName::MaxBytes, Arc::new(move || levels().bytes));
+            }
+        }
     }
 
     /// The addresses that clients connect to.

@@ -68,6 +68,25 @@ where
     }
 }
 
+/// Runs `work` where blocking is allowed, and waits for it; `None` if it panicked, or if the runtime ends. Belongs into a
+/// runtime.
+///
+/// Dropping the future does not end the work.
+pub async fn elsewhere<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// Starts a thread of its own, for work that blocks for as long as the process lives.
+///
+/// # Errors
+/// The system gives no thread.
+pub fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinThread> {
+    std::thread::Builder::new().name(name.into()).spawn(work)
+}
+
+/// The end of a [`thread`].
+pub type JoinThread = std::thread::JoinHandle<()>;
+
 /// Runs `future` to its end; `None` if it panicked on the way. The panic has been reported by the panic hook.
 pub async fn caught<F: Future>(future: F) -> Option<F::Output> {
     Caught(Box::pin(future)).await

@@ -20,7 +20,7 @@ const ARROWS: [(&str, &str); 20] = [
     ("cli", "config telemetry"),
     (
         "app",
-        "admin config core descriptors flight identity limit proxy server tasks telemetry tls upstream",
+        "admin config core descriptors flight identity limit proxy server store tasks telemetry tls upstream",
     ),
     ("demo", "server tasks"),
     (
@@ -34,7 +34,7 @@ const ARROWS: [(&str, &str); 20] = [
     ),
     ("identity", "core tasks tls"),
     ("flight", "core"),
-    ("store", "config core"),
+    ("store", "config core tasks telemetry"),
     ("upstream", "config core net tasks telemetry timers tls"),
     ("route", "config core"),
     ("config", "core identity tls"),

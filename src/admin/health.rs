@@ -1,14 +1,33 @@
 //! Health: where the process stands, for those who send it traffic.
 //!
-//! States: starting → ready → draining. A process that drains never becomes ready again.
+//! States: starting → ready → draining. A process that drains never becomes ready again. One that is ready says that it is not
+//! for as long as its store does not answer.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::{
+    fmt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, Ordering},
+    },
+};
 
 use crate::telemetry::metrics::{Reached, UpstreamState};
 
 /// Where the process stands. Shared by whoever moves it and the admin listeners.
 #[derive(Debug, Default)]
-pub struct Health(AtomicU8);
+pub struct Health {
+    stage: AtomicU8,
+    store: OnceLock<Watch>,
+}
+
+/// Tells whether the store answers.
+struct Watch(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch(…)")
+    }
+}
 
 const STARTING: u8 = 0;
 const READY: u8 = 1;
@@ -30,6 +49,8 @@ pub enum Reason {
     Starting,
     /// It was told to end.
     Draining,
+    /// The store does not answer.
+    Store,
 }
 
 impl Reason {
@@ -39,6 +60,7 @@ impl Reason {
         match self {
             Self::Starting => "starting",
             Self::Draining => "draining",
+            Self::Store => "store-unavailable",
         }
     }
 }
@@ -47,28 +69,46 @@ impl Health {
     /// Of a process that starts.
     #[must_use]
     pub const fn new() -> Self {
-        Self(AtomicU8::new(STARTING))
+        Self {
+            stage: AtomicU8::new(STARTING),
+            store: OnceLock::new(),
+        }
+    }
+
+    /// From now on `answers` tells whether the store does. Only the first one told counts.
+    pub fn watch_store(&self, answers: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.store.set(Watch(Box::new(answers)));
     }
 
     /// Everything is bound and can serve. Without effect on a process that drains.
     pub fn set_ready(&self) {
         let _ = self
-            .0
+            .stage
             .compare_exchange(STARTING, READY, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// The process was told to end; for good.
     pub fn set_draining(&self) {
-        self.0.store(DRAINING, Ordering::Release);
+        self.stage.store(DRAINING, Ordering::Release);
     }
 
     /// Whether requests are welcome.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        match self.0.load(Ordering::Acquire) {
-            READY => Readiness::Ready,
-            STARTING => Readiness::NotReady(vec![Reason::Starting]),
-            _ => Readiness::NotReady(vec![Reason::Draining]),
+        let stage = match self.stage.load(Ordering::Acquire) {
+            READY => None,
+            STARTING => Some(Reason::Starting),
+            _ => Some(Reason::Draining),
+        };
+        let fails = self.store.get().is_some_and(|Watch(answers)| !answers());
+        let reasons: Vec<Reason> = stage
+            .into_iter()
+            .chain(fails.then_some(Reason::Store))
+            .collect();
+        if reasons.is_empty() {
+            Readiness::Ready
+        } else {
+            Readiness::NotReady(reasons)
         }
     }
 }
@@ -111,6 +151,8 @@ fn upstream_json(state: UpstreamState) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, atomic::AtomicBool};
+
     use super::*;
 
     #[test]
@@ -139,6 +181,19 @@ mod tests {
             health.readiness(),
             Readiness::NotReady(vec![Reason::Draining])
         );
+    }
+
+    #[test]
+    fn a_process_is_ready_only_while_its_store_answers() {
+        let (health, answers) = (Health::new(), Arc::new(AtomicBool::new(false)));
+        let watched = Arc::clone(&answers);
+        health.watch_store(move || watched.load(Ordering::Relaxed));
+        let both = vec![Reason::Starting, Reason::Store];
+        assert_eq!(health.readiness(), Readiness::NotReady(both));
+        health.set_ready();
+        assert_eq!(health.readiness(), Readiness::NotReady(vec![Reason::Store]));
+        answers.store(true, Ordering::Relaxed);
+        assert_eq!(health.readiness(), Readiness::Ready);
     }
 
     #[test]

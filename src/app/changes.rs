@@ -33,6 +33,12 @@ pub(super) fn need_a_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "store.memory.on_full",
             memory.on_full == other_memory.on_full,
         ),
+        ("store.disk.path", store.disk.path == other_store.disk.path),
+        (
+            "store.disk.max_bytes",
+            store.disk.max_bytes == other_store.disk.max_bytes,
+        ),
+        ("store.encryption_key_file", store.seal == other_store.seal),
         (
             "telemetry.log_format",
             telemetry.log_format == other_telemetry.log_format,
@@ -97,6 +103,8 @@ mod tests {
             ("store.memory.max_records = 7", "store.memory.max_records"),
             ("store.memory.max_claims = 7", "store.memory.max_claims"),
             ("store.memory.on_full = 'reject'", "store.memory.on_full"),
+            ("store.disk.path = '/other'", "store.disk.path"),
+            ("store.disk.max_bytes = '7GiB'", "store.disk.max_bytes"),
             ("telemetry.log_format = 'text'", "telemetry.log_format"),
             ("telemetry.log_level = 'warn'", "telemetry.log_level"),
             ("telemetry.access_log = false", "telemetry.access_log"),

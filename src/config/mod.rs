@@ -17,6 +17,7 @@ mod problem;
 mod published;
 mod reader;
 mod route;
+mod seal_keys;
 mod secret;
 mod server;
 mod source;
@@ -52,6 +53,7 @@ pub use self::{
     printed::Printed,
     problem::Problems,
     published::Published,
+    seal_keys::SealKeys,
     token::Token,
 };
 
@@ -239,6 +241,10 @@ pub struct Store {
     pub namespace: String,
     /// `[store.memory]`
     pub memory: MemoryLimits,
+    /// `[store.disk]`
+    pub disk: DiskStore,
+    /// `encryption_key_file`: what is kept outside this process is encrypted; `None`: it is not.
+    pub seal: Option<SealKeys>,
 }
 
 /// `store.kind`, as far as this version has it.
@@ -248,6 +254,17 @@ pub enum StoreKind {
     None,
     /// In this process's memory.
     Memory,
+    /// In a folder of this machine.
+    Disk,
+}
+
+/// `[store.disk]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskStore {
+    /// The folder; made if it is not there, but not its parent.
+    pub path: PathBuf,
+    /// How large its database may become, in bytes; full, new keys are refused.
+    pub max_bytes: u64,
 }
 
 /// `[store.memory]`

@@ -1,11 +1,15 @@
 //! Reads `[store]`. The tables of the kinds that are not chosen are checked and have no effect, so that a switch of
 //! `kind` is one edit.
 
+use std::path::PathBuf;
+
 use super::{
-    MemoryLimits, OnFull, Store, StoreKind,
+    DiskStore, MemoryLimits, OnFull, Store, StoreKind,
     problem::Refusal,
     reader::{Section, Show},
+    seal_keys,
     server::{MANY, MOMENT},
+    units,
 };
 
 /// Reads `[store]` and the tables in it.
@@ -14,7 +18,7 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
     let kinds = [
         ("none", Some(StoreKind::None)),
         ("memory", Some(StoreKind::Memory)),
-        ("disk", None),
+        ("disk", Some(StoreKind::Disk)),
         ("redis", None),
         ("postgres", None),
     ];
@@ -24,7 +28,14 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
         super::kinds::choose(text, &kinds)
     });
     let namespace = s.text("namespace", "default", namespace);
-    s.unavailable("encryption_key_file", None);
+    let seal = s.text_or("encryption_key_file", None, |path| {
+        seal_keys::read(path).map(Some)
+    });
+    if matches!(kind, Some(StoreKind::Memory | StoreKind::None)) && matches!(seal, Some(Some(_))) {
+        s.report.warn(format!(
+            "store.encryption_key_file has no effect with store.kind = \"{named}\": nothing is kept outside the process"
+        ));
+    }
     let memory = memory(s.child("memory", Show::All));
     let show = |kind: &str| {
         if named == kind {
@@ -33,7 +44,7 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
             Show::Given
         }
     };
-    disk(s.child("disk", show("disk")));
+    let disk = disk(s.child("disk", show("disk")));
     redis(s.child("redis", show("redis")));
     postgres(s.child("postgres", show("postgres")));
     section.finish();
@@ -41,6 +52,8 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
         kind: kind?,
         namespace: namespace?,
         memory: memory?,
+        disk: disk?,
+        seal: seal?,
     })
 }
 
@@ -72,15 +85,27 @@ fn memory(mut section: Section<'_>) -> Option<MemoryLimits> {
     })
 }
 
-fn disk(mut section: Section<'_>) {
+fn disk(mut section: Section<'_>) -> Option<DiskStore> {
     let s = &mut section;
-    s.text("path", "/var/lib/idem-proxy", |path| match path {
+    let path = s.text("path", "/var/lib/idem-proxy", |path| match path {
         "" => Err(Refusal::wrong("it is empty").allowed("a folder")),
-        _ => Ok(()),
+        path => Ok(PathBuf::from(path)),
     });
-    s.size::<u64>("max_bytes", "4GiB");
+    let max_bytes = s.text("max_bytes", "4GiB", |text| match units::size(text) {
+        Ok(bytes) if bytes < LEAST_DISK => Err(Refusal::wrong("it is too small")),
+        Ok(bytes) => Ok(bytes),
+        Err(why) => Err(Refusal::wrong(why)),
+    }
+    .map_err(|refusal| refusal.allowed("a size such as \"64MiB\", \"4GiB\", from \"1MiB\" on; other units: \"512B\", \"64KiB\"")));
     section.finish();
+    Some(DiskStore {
+        path: path?,
+        max_bytes: max_bytes?,
+    })
 }
+
+/// A smaller database would be full of its own tables.
+const LEAST_DISK: u64 = 1 << 20;
 
 fn redis(mut section: Section<'_>) {
     let s = &mut section;

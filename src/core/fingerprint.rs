@@ -70,6 +70,15 @@ impl Fingerprint {
         self.exact == kept.exact || self.canonical() == kept.canonical
     }
 
+    /// How many bytes of body would have to be read for [`Self::digests`]; 0 where that was done, or needs none.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        match &self.unread {
+            Some(unread) if self.canonical.get().is_none() => unread.body.len(),
+            Some(_) | None => 0,
+        }
+    }
+
     /// Both digests; computes the canonical one where that was not done yet.
     #[must_use]
     pub fn digests(&self) -> Digests {

@@ -1,5 +1,7 @@
 //! What a store holds: records, and the names they go by.
 
+pub mod encoding;
+
 use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -95,6 +97,21 @@ impl fmt::Debug for RecordId {
 pub struct ShortId(u64);
 
 impl ShortId {
+    /// The 16 digits as they are written, in either case; `None`: they are no 16 hexadecimal digits.
+    #[must_use]
+    pub fn parse(digits: &str) -> Option<Self> {
+        let digits = Some(digits).filter(|digits| digits.len() == 16)?;
+        let hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = u64::from_str_radix(digits, 16).ok().filter(|_| hex)?;
+        Some(Self(number))
+    }
+
+    /// The first 8 bytes of every id that begins so.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
     /// The digits themselves, lower case, for those who write many of them.
     #[must_use]
     pub fn digits(self) -> [u8; 16] {
@@ -189,7 +206,7 @@ pub enum NotRetained {
     TooLarge,
     /// The answer's media type is one of `stream_types`.
     Stream,
-    /// A full memory store with `on_full = "reject"` had no room for it.
+    /// A full disk store, or memory store with `on_full = "reject"`, had no room for it.
     NoRoom,
 }
 
@@ -420,6 +437,22 @@ mod tests {
     fn trailers_make_no_record_larger_that_has_none() {
         let without = size_of::<(StatusCode, Arc<[(HeaderName, HeaderValue)]>, Bytes)>();
         assert_eq!(size_of::<StoredAnswer>(), without);
+    }
+
+    #[test]
+    fn a_short_id_is_read_as_it_is_written() {
+        let id = ShortId(0x0123_4567_89ab_cdef);
+        assert_eq!(ShortId::parse("0123456789ABcdef"), Some(id));
+        assert_eq!(id.to_bytes()[..2], [1, 0x23]);
+        for wrong in [
+            "",
+            "0123456789abcde",
+            "0123456789abcdef0",
+            "+123456789abcdef",
+            "g123456789abcdef",
+        ] {
+            assert_eq!(ShortId::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -6,10 +6,13 @@
 //! says, then forgotten; what is forgotten counts as nothing. [`look`] is the one place that decides whether a request may execute, and [`begin`]
 //! asks it; [`renew`] and [`settle`] ask for the token alone. No store decides any of this for itself.
 
+mod operator;
+
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
+pub use self::operator::{Resolution, Resolved, Standing, resolve, standing};
 use super::{
     fingerprint::Fingerprint,
     policy::{AfterExpiry, RetentionFrom, RouteName, Terms, UnknownOutcome},
@@ -71,7 +74,7 @@ pub enum HoldLeft {
 }
 
 /// What the holder of a claim makes of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Settlement {
     /// The answer is kept and replayed.
     Complete(StoredAnswer),
@@ -262,6 +265,23 @@ pub fn settle(
     };
     check_invariants(&settled);
     After::Kept(settled)
+}
+
+/// What becomes of a claim whose process is known to be gone: its outcome is unknown from now on, or, if its lease had
+/// run out before, from then on. `None`: it is no claim.
+#[must_use]
+pub fn orphaned(record: &Record, now: Timestamp) -> Option<Record> {
+    let State::InFlight { lease_until, .. } = record.state else {
+        return None;
+    };
+    let since = lease_until.min(now).max(record.started_at);
+    let orphan = Record {
+        print: Print::Settled(record.print.digests()),
+        state: State::Unknown { since },
+        ..record.clone()
+    };
+    check_invariants(&orphan);
+    Some(orphan)
 }
 
 /// A complete record that the store has no room for, as the tombstone that it becomes; any other as it is.

@@ -32,7 +32,7 @@ use crate::{
     },
     flight::{Boarding, Flight, Landing, Seat},
     limit::Permit,
-    store::{Begin, StoreError, Stores},
+    store::{Begin, Bound, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics},
 };
 
@@ -456,7 +456,13 @@ impl Visit<'_> {
     fn store_failure(&self, error: StoreError) -> Answer {
         match error {
             StoreError::Full => {
-                self.worker.proxy.metrics.limit_refused(Limit::MaxClaims);
+                let proxy = &self.worker.proxy;
+                proxy
+                    .metrics
+                    .limit_refused(match proxy.records.store().bound() {
+                        Bound::Claims => Limit::MaxClaims,
+                        Bound::Bytes => Limit::MaxBytes,
+                    });
                 self.problem(&Problem::StoreFull, Outcome::StoreFailure)
             }
             StoreError::Unavailable => {

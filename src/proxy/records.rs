@@ -41,6 +41,12 @@ impl Records {
         &self.store
     }
 
+    /// Tells whether the store answers, for as long as somebody wants to know.
+    pub fn watch(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let store = Arc::clone(&self.store);
+        move || store.answers()
+    }
+
     pub(super) async fn look(
         &self,
         id: &RecordId,
@@ -111,7 +117,8 @@ fn levels(store: &Stores) -> StoreLevels {
         bytes,
         evicted_size: store.evictions(Eviction::Size),
         evicted_expired: store.evictions(Eviction::Expired),
-        evicted_purged: 0, // there is nobody who could purge yet
+        evicted_purged: store.evictions(Eviction::Purged),
+        up: store.answers(),
     }
 }
 

@@ -22,15 +22,15 @@ use crate::{
     identity::Kept,
     limit::Limit,
     route::Router,
-    store::{Stores, clock::SystemClock, memory::MemoryStore},
+    store::{Stores, clock::SystemClock, disk::DiskStore, memory::MemoryStore},
     telemetry::{access::AccessLog, metrics::Metrics},
 };
 
 impl Proxy {
-    /// The proxy that `config` describes, with an empty store. `verifiers` are those of its list, in their order.
+    /// The proxy that `config` describes, with an empty store, or what the disk has. `verifiers` are those of its list, in their order.
     ///
     /// # Errors
-    /// The system gives no random bytes, or the published policy is no answer.
+    /// The disk store cannot be opened, the system gives no random bytes, or the published policy is no answer.
     pub fn new(
         config: &Config,
         verifiers: Vec<Kept>,
@@ -44,6 +44,12 @@ impl Proxy {
                 config.store.memory,
                 clock,
             ))),
+            StoreKind::Disk => Stores::Disk(Box::new(DiskStore::open(
+                &config.store.disk,
+                config.store.memory,
+                config.store.seal.as_ref(),
+                metrics.store("disk"),
+            )?)),
         };
         let lasting = Lasting {
             hop: hop()?,

@@ -45,9 +45,16 @@ impl SystemClock {
     /// A clock that starts at the wall clock's time.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_not_before(Timestamp::from_millis(0))
+    }
+
+    /// The same, but at `earliest` where the wall clock is behind that: a store that outlives its process goes on where it
+    /// ended, so that a wall clock that was set back revives nothing.
+    #[must_use]
+    pub fn start_not_before(earliest: Timestamp) -> Self {
         Self {
             started: Instant::now(),
-            started_at: wall(),
+            started_at: wall().max(earliest),
         }
     }
 }
@@ -98,6 +105,15 @@ mod tests {
         assert!(apart < 60_000, "{apart} ms from the wall clock");
         std::thread::sleep(Duration::from_millis(3));
         assert!(clock.now() > first);
+    }
+
+    #[test]
+    fn a_clock_that_has_been_later_starts_there() {
+        let future = wall().after(Duration::from_hours(24));
+        let now = SystemClock::start_not_before(future).now();
+        assert!(now >= future && now < future.after(Duration::from_hours(1)));
+        let past = Timestamp::from_millis(1);
+        assert!(SystemClock::start_not_before(past).now() > past.after(Duration::from_hours(24)));
     }
 
     #[test]

@@ -4,18 +4,22 @@
 //! and it gives it as a value: a [`Claim`].
 
 pub mod clock;
+pub mod disk;
 pub mod memory;
 #[cfg(test)]
 mod model;
+mod operator;
+pub mod seal;
 #[cfg(test)]
 mod suite;
 
 use std::sync::Arc;
 
+pub use self::operator::{Outcome, Place, Purged, Query, Row};
 use crate::core::{
     policy::Terms,
-    record::{ClaimToken, Record, RecordId},
-    transition::{Ask, Found, Settlement},
+    record::{ClaimToken, Record, RecordId, ShortId},
+    transition::{Ask, Found, Resolution, Settlement},
 };
 
 /// The store that the configuration chose.
@@ -25,23 +29,28 @@ pub enum Stores {
     None,
     /// `store.kind = "memory"`
     Memory(Box<memory::MemoryStore>),
+    /// `store.kind = "disk"`
+    Disk(Box<disk::DiskStore>),
 }
 
-#[expect(
-    clippy::unused_async,
-    reason = "the memory store answers at once; a store elsewhere will not"
-)]
+// What waits is boxed, so that the futures of a store that answers at once stay small.
 impl Stores {
-    /// What a request finds; `None`: it could claim. This is all that a replay takes.
+    /// What a request finds; `None`: it could claim, for all that can be told without waiting. This is all that a replay of a hot
+    /// record takes; [`Self::begin`] has the last word.
     ///
     /// Dropping the future changes nothing.
     ///
     /// # Errors
     /// The store cannot answer.
+    #[expect(
+        clippy::unused_async,
+        reason = "these stores answer at once; a store elsewhere will not"
+    )]
     pub async fn look(&self, id: &RecordId, ask: &Ask<'_>) -> Result<Option<Found>, StoreError> {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.look(id, ask)),
+            Self::Disk(store) => Ok(store.look(id, ask)),
         }
     }
 
@@ -50,7 +59,7 @@ impl Stores {
     /// The token is drawn here, so that a store elsewhere can repeat a `begin` whose answer was lost: the record
     /// that has this token already is claimed, and not its own rival.
     ///
-    /// Dropping the future may leave a claim without a holder, whose outcome is unknown once its lease has run out.
+    /// Dropping the future may leave a claim without a holder for a moment, which is then let go: nothing was executed.
     ///
     /// # Errors
     /// The store cannot answer, or has no room for another claim. Nothing was claimed.
@@ -58,6 +67,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => store.begin(id, ask, draw_token()?),
+            Self::Disk(store) => Box::pin(store.begin(id, ask)).await,
         }
     }
 
@@ -71,6 +81,7 @@ impl Stores {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.renew(claim, terms)),
+            Self::Disk(store) => Box::pin(store.renew(claim, terms)).await,
         }
     }
 
@@ -94,6 +105,66 @@ impl Stores {
                 why: StoreError::None,
             }),
             Self::Memory(store) => Ok(store.settle(claim, settlement, terms)),
+            Self::Disk(store) => Box::pin(store.settle(claim, settlement, terms)).await,
+        }
+    }
+
+    /// Some of the records that have not expired, the latest first, for operators.
+    ///
+    /// Dropping the future changes nothing; so it is with [`Self::find`].
+    ///
+    /// # Errors
+    /// The store cannot answer.
+    pub async fn list(&self, query: &Query) -> Result<Vec<Row>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.list(query)),
+            Self::Disk(store) => Box::pin(store.list(query)).await,
+        }
+    }
+
+    /// The records whose ids begin so, for operators: none, one, or two of several. One that has expired is none.
+    ///
+    /// # Errors
+    /// The store cannot answer, or cannot read it.
+    pub async fn find(&self, short: ShortId) -> Result<Vec<Row>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.find(short)),
+            Self::Disk(store) => Box::pin(store.find(short)).await,
+        }
+    }
+
+    /// Forgets a record, whatever its state; one that has expired is none, and a key that is refused stays refused. If a call runs under it, its holder has lost
+    /// it, and the next request executes beside it.
+    ///
+    /// Dropping the future purges it or not.
+    ///
+    /// # Errors
+    /// The store cannot answer. Unreadable records can be purged.
+    pub async fn purge(&self, id: &RecordId) -> Result<Purged, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.purge(id)),
+            Self::Disk(store) => Box::pin(store.purge(id)).await,
+        }
+    }
+
+    /// Settles an unknown outcome by an operator's word.
+    ///
+    /// Dropping the future resolves it or not.
+    ///
+    /// # Errors
+    /// The store cannot answer, or an answer has no room ([`StoreError::Full`]).
+    pub async fn resolve(
+        &self,
+        id: &RecordId,
+        resolution: Resolution,
+    ) -> Result<Outcome, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => store.resolve(id, resolution),
+            Self::Disk(store) => Box::pin(store.resolve(id, resolution)).await,
         }
     }
 
@@ -105,6 +176,7 @@ impl Stores {
         match self {
             Self::None => {}
             Self::Memory(store) => store.sweep_slowly().await,
+            Self::Disk(store) => Box::pin(store.sweep()).await,
         }
     }
 
@@ -114,6 +186,7 @@ impl Stores {
         match self {
             Self::None => Levels::default(),
             Self::Memory(store) => store.levels(),
+            Self::Disk(store) => store.levels(),
         }
     }
 
@@ -123,6 +196,25 @@ impl Stores {
         match self {
             Self::None => 0,
             Self::Memory(store) => store.evictions(cause),
+            Self::Disk(store) => store.evictions(cause),
+        }
+    }
+
+    /// Whether it can answer now, for all that it knows; without a store there is nothing to wait for.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::None | Self::Memory(_) => true,
+            Self::Disk(store) => store.answers(),
+        }
+    }
+
+    /// What says that it is full.
+    #[must_use]
+    pub const fn bound(&self) -> Bound {
+        match self {
+            Self::None | Self::Memory(_) => Bound::Claims,
+            Self::Disk(_) => Bound::Bytes,
         }
     }
 
@@ -132,6 +224,7 @@ impl Stores {
         match self {
             Self::None => "none",
             Self::Memory(_) => "memory",
+            Self::Disk(_) => "disk",
         }
     }
 }
@@ -148,10 +241,21 @@ fn draw_token() -> Result<ClaimToken, StoreError> {
 pub struct Levels {
     /// Records of every kind, claims among them.
     pub records: u64,
-    /// What complete records and the markers of expired ones weigh, and with `on_full = "reject"` what is set aside for claims, in bytes.
+    /// In memory what complete records and the markers of expired ones weigh, and with `on_full = "reject"` what is set aside for
+    /// claims; on the disk what the database takes; in bytes.
     pub bytes: u64,
-    /// Claims, unknown records and tombstones, and the markers of such as have expired: what `max_claims` bounds.
+    /// In memory claims, unknown records and tombstones, and the markers of such as have expired: what `max_claims` bounds. On the
+    /// disk the claims alone.
     pub claims: u64,
+}
+
+/// What bounds a store, so that it refuses new keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// `store.memory.max_claims`, and with `on_full = "reject"` the others of that table.
+    Claims,
+    /// `store.disk.max_bytes`
+    Bytes,
 }
 
 /// Why a record was evicted.
@@ -161,11 +265,13 @@ pub enum Eviction {
     Size,
     /// It counted for nothing any more.
     Expired,
+    /// An operator purged it.
+    Purged,
 }
 
 impl Eviction {
     /// Every cause.
-    pub const ALL: [Self; 2] = [Self::Size, Self::Expired];
+    pub const ALL: [Self; 3] = [Self::Size, Self::Expired, Self::Purged];
 
     /// How metrics spell it.
     #[must_use]
@@ -173,6 +279,7 @@ impl Eviction {
         match self {
             Self::Size => "size",
             Self::Expired => "expired",
+            Self::Purged => "purged",
         }
     }
 }
@@ -244,7 +351,7 @@ pub enum StoreError {
     /// There is no room for another claim.
     #[error("the store is full")]
     Full,
-    /// It cannot answer; here, because the system has no randomness for a token.
+    /// It cannot answer: its disk fails, the record cannot be read, or the system has no randomness for a token.
     #[error("the store cannot answer")]
     Unavailable,
     /// There is no store.

@@ -8,7 +8,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use super::{
-    Claim, Held, Settled,
+    Claim, Held, Outcome, Purged, Settled,
     suite::{Met, Request, Subject},
 };
 use crate::core::{
@@ -16,7 +16,7 @@ use crate::core::{
     policy::{AfterExpiry, RetentionFrom, Terms, UnknownOutcome},
     record::{ClaimToken, NotRetained, Record},
     time::Timestamp,
-    transition::{self, After, Ask, Begun, Settlement},
+    transition::{self, After, Ask, Begun, Resolution, Resolved, Settlement},
 };
 
 /// One step. Numbers are taken modulo what there is.
@@ -43,6 +43,13 @@ pub(super) enum Step {
     },
     Crash {
         claim: usize,
+    },
+    Purge {
+        record: usize,
+    },
+    Resolve {
+        record: usize,
+        executed: bool,
     },
     Pass {
         ms: u64,
@@ -133,6 +140,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (claim, terms.clone()).prop_map(|(claim, terms)| Step::Renew { claim, terms }),
         4 => (claim, say, terms).prop_map(|(claim, say, terms)| Step::Settle { claim, say, terms }),
         1 => claim.prop_map(|claim| Step::Crash { claim }),
+        1 => (0..RECORDS).prop_map(|record| Step::Purge { record }),
+        2 => (0..RECORDS, any::<bool>()).prop_map(|(record, executed)| Step::Resolve { record, executed }),
         4 => ms.prop_map(|ms| Step::Pass { ms }),
         1 => Just(Step::Sweep),
     ];
@@ -210,6 +219,8 @@ impl Model {
                     drop(self.claims.swap_remove(claim % self.claims.len()));
                 }
             }
+            Step::Purge { record } => self.purge(store, record).await?,
+            Step::Resolve { record, executed } => self.resolve(store, record, executed).await?,
             Step::Pass { ms } => {
                 store.pass(Duration::from_millis(ms)).await;
                 self.now = self.now.after(Duration::from_millis(ms));
@@ -293,6 +304,57 @@ impl Model {
         if let Some(renewed) = renewed {
             self.records[*record] = Some(Arc::new(renewed));
             self.ledger[*record].leased_until = self.now.as_millis() + LEASE;
+        }
+        Ok(())
+    }
+
+    async fn purge(&mut self, store: &impl Subject, record: usize) -> Result<(), TestCaseError> {
+        let standing = &mut self.records[record];
+        let stands = standing
+            .as_ref()
+            .is_some_and(|record| transition::standing(record, self.now).is_some());
+        let purged = store.purge(&id(record as u64)).await;
+        prop_assert_eq!(purged == Purged::Gone, stands);
+        if stands {
+            *standing = None;
+            self.ledger[record] = Ledger::default();
+        }
+        Ok(())
+    }
+
+    async fn resolve(
+        &mut self,
+        store: &impl Subject,
+        record: usize,
+        executed: bool,
+    ) -> Result<(), TestCaseError> {
+        let resolution = if executed {
+            Resolution::Complete(answer(b"by hand"))
+        } else {
+            Resolution::Release
+        };
+        let standing = &mut self.records[record];
+        let resolved = transition::resolve(standing.as_ref(), resolution.clone(), self.now);
+        let outcome = store.resolve(&id(record as u64), resolution).await;
+        match (resolved, outcome) {
+            (Resolved::Absent, Outcome::Absent) | (Resolved::NotUnknown, Outcome::NotUnknown) => {}
+            (Resolved::Released, Outcome::Released) => {
+                *standing = None;
+                self.ledger[record] = Ledger::default();
+            }
+            (Resolved::Kept(wanted), Outcome::Kept(row)) => {
+                prop_assert_eq!(row.expires_at, wanted.expires_at);
+                self.ledger[record] = Ledger {
+                    leased_until: 0,
+                    done_until: wanted.expires_at.as_millis(),
+                };
+                *standing = Some(Arc::new(wanted));
+            }
+            (resolved, outcome) => {
+                return Err(TestCaseError::fail(format!(
+                    "wanted {resolved:?}, got {outcome:?}"
+                )));
+            }
         }
         Ok(())
     }

@@ -2,16 +2,19 @@
 //!
 //! A store is brought by a [`Subject`]; [`suite!`] makes one test of each behaviour.
 
+mod operator;
+
 use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Begin, Claim, Held, Settled};
+pub(super) use self::operator::*;
+use super::{Begin, Claim, Held, Outcome, Purged, Query, Row, Settled};
 use crate::core::{
     fixtures::{answer, id, request, route, terms},
     policy::{AfterExpiry, RetentionFrom, Terms, UnknownOutcome},
-    record::{NotRetained, RecordId, State},
-    transition::{Ask, Found, HoldLeft, Settlement},
+    record::{NotRetained, RecordId, ShortId, State},
+    transition::{Ask, Found, HoldLeft, Resolution, Settlement},
 };
 
 /// A store under test, and its clock.
@@ -24,6 +27,14 @@ pub(super) trait Subject {
     async fn renew(&self, claim: &Claim, terms: &Terms) -> Held;
     /// As [`super::Stores::settle`]; the store answers.
     async fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled;
+    /// As [`super::Stores::list`]; the store answers.
+    async fn list(&self, query: &Query) -> Vec<Row>;
+    /// As [`super::Stores::find`]; the store answers.
+    async fn find(&self, short: ShortId) -> Vec<Row>;
+    /// As [`super::Stores::purge`]; the store answers.
+    async fn purge(&self, id: &RecordId) -> Purged;
+    /// As [`super::Stores::resolve`]; the store answers, and has room.
+    async fn resolve(&self, id: &RecordId, resolution: Resolution) -> Outcome;
     /// Lets so much time pass on the store's clock.
     async fn pass(&self, span: Duration);
     /// Lets the store tidy up, as it does now and then by itself.
@@ -504,6 +515,11 @@ macro_rules! suite {
             unknown_outcomes_and_tombstones_are_refused_after_their_time_too
             a_released_key_is_never_refused
             a_holder_that_comes_after_its_key_was_refused_has_lost_it
+            operators_see_what_has_not_expired_the_latest_first
+            a_row_says_what_there_is_to_know_and_is_found_by_its_first_digits
+            a_purged_record_is_nothing_whatever_it_was
+            a_refused_key_cannot_be_purged
+            an_unknown_outcome_is_settled_by_an_operators_word
             ;
         }
     };

@@ -16,6 +16,9 @@
 //! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
 //! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
 //! | `idem_proxy_http2_floods_total` | counter | reason: HTTP/2 connections that were ended for what they sent too much of |
+//! | `idem_proxy_store_up` | gauge | store: 1 while it answers, 0 while it does not |
+//! | `idem_proxy_store_commit_duration_seconds` | histogram | store: how long a commit took that made operations durable |
+//! | `idem_proxy_store_committed_operations_total` | counter | store: operations that were made durable so |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
@@ -379,6 +382,10 @@ pub struct StoreMetrics(Arc<StoreSeries>);
 struct StoreSeries {
     kind: &'static str,
     operations: Table<StoreOp, Operation>,
+    /// How long it took to make what waited durable, at once.
+    commits: Histogram,
+    /// How much that was.
+    committed: Counter,
     watched: Mutex<Watched>,
 }
 
@@ -407,6 +414,8 @@ pub struct StoreLevels {
     pub evicted_expired: u64,
     /// Records that an operator purged, ever.
     pub evicted_purged: u64,
+    /// Whether it answers.
+    pub up: bool,
 }
 
 impl StoreMetrics {
@@ -417,6 +426,8 @@ impl StoreMetrics {
                 took: Histogram::new(STORE_BOUNDS),
                 results: Table::new(Counter::default),
             }),
+            commits: Histogram::new(STORE_BOUNDS),
+            committed: Counter::default(),
             watched: Mutex::default(),
         }))
     }
@@ -427,6 +438,12 @@ impl StoreMetrics {
             series.took.observe(took);
             series.results.on(result, Counter::add_one);
         });
+    }
+
+    /// Counts so many operations that were made durable at once, in so long.
+    pub fn committed(&self, operations: u64, took: Duration) {
+        self.0.commits.observe(took);
+        self.0.committed.add(operations);
     }
 
     /// What the store says of itself now; `None` where nobody watches it. What is counted never goes back, even

@@ -22,6 +22,7 @@ mod dialect_table;
 mod dialects;
 #[cfg(test)]
 mod drain;
+mod durable;
 #[cfg(test)]
 mod edges;
 #[cfg(test)]

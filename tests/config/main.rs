@@ -18,6 +18,7 @@ mod not_available;
 mod policies;
 #[cfg(test)]
 mod routes;
+mod stores;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

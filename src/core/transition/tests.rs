@@ -524,3 +524,23 @@ fn a_clock_that_goes_back_revives_nothing_and_shortens_nothing() {
     assert_eq!(life.settle(1, Settlement::Unknown), "kept");
     assert_eq!(life.look("a"), "unknown");
 }
+
+#[test]
+fn a_claim_whose_process_is_gone_is_unknown_from_then_on() {
+    let mut life = Life::begun(terms(), "a");
+    life.pass(10_000);
+    let record = Arc::clone(life.record.as_ref().expect("claimed"));
+    let orphan = orphaned(&record, life.now).expect("a claim");
+    assert!(matches!(orphan.state, State::Unknown { since } if since == life.now));
+    assert_eq!(orphan.expires_at, record.expires_at);
+    // Its lease had run out before anybody looked.
+    let later = life.now.after(Duration::from_hours(1));
+    let lapsed = orphaned(&record, later).expect("a claim");
+    let lease_end = record.started_at.after(terms().lease);
+    assert!(matches!(lapsed.state, State::Unknown { since } if since == lease_end));
+    // Nothing else is touched.
+    assert!(orphaned(&orphan, later).is_none());
+    life.record = Some(Arc::new(orphan));
+    assert_eq!(life.settle(1, Settlement::Release), "lost");
+    assert!(life.look("a").starts_with("unknown"), "{}", life.look("a"));
+}

@@ -19,6 +19,7 @@ mod hash;
 #[cfg(test)]
 mod interleavings;
 mod list;
+mod operator;
 mod recency;
 mod room;
 mod shard;
@@ -296,7 +297,7 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
                 }
                 return Arc::new(record);
             }
-            State::Complete(answer) => Some(self.room.keep(answer.weight())),
+            State::Complete(answer) => Some(self.room.keep(Class::Unsettled, answer.weight())),
             _ => None,
         };
         let record = match room {

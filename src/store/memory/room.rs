@@ -41,6 +41,8 @@ pub(super) struct Taken {
     pub(super) evicted_size: u64,
     /// Records of any kind dropped when they were forgotten, ever.
     pub(super) evicted_expired: u64,
+    /// Records of any kind that operators purged, ever.
+    pub(super) evicted_purged: u64,
 }
 
 impl Taken {
@@ -99,20 +101,18 @@ impl Room {
         Ok(())
     }
 
-    /// Trades a claim's room for that of its answer; the weight it is kept with. Nothing changes if there is none.
-    pub(super) fn keep(&self, weight: usize) -> Result<u32, NotRetained> {
+    /// Trades the room of a claim, or of an unknown record, for that of its answer; the weight it is kept with. Nothing changes if
+    /// there is none.
+    pub(super) fn keep(&self, class: Class, weight: usize) -> Result<u32, NotRetained> {
         let mut taken = self.taken.lock();
         let weight = u32::try_from(weight)
             .ok()
             .filter(|weight| u64::from(*weight) <= self.limits.max_bytes)
             .ok_or(NotRetained::TooLarge)?;
-        let after = Taken {
-            claims: taken.claims.saturating_sub(1),
-            unsettled: taken.unsettled.saturating_sub(1),
-            complete: taken.complete + 1,
-            bytes: taken.bytes + u64::from(weight),
-            ..*taken
-        };
+        let mut after = *taken;
+        after.remove(class);
+        after.complete += 1;
+        after.bytes += u64::from(weight);
         if self.limits.on_full == OnFull::Reject && !self.holds(&after, 0, 0) {
             return Err(NotRetained::NoRoom);
         }
@@ -144,6 +144,11 @@ impl Room {
         taken.unsettled = taken.unsettled.saturating_sub(1);
     }
 
+    /// An operator said of a lapsed claim, or of an unknown record, that it was not executed.
+    pub(super) fn resolve(&self, class: Class) {
+        self.taken.lock().remove(class);
+    }
+
     /// A claim was released.
     pub(super) fn release(&self) {
         self.taken.lock().remove(Class::Unsettled);
@@ -163,13 +168,14 @@ impl Room {
         self.taken.lock().evicted_expired += 1;
     }
 
-    /// A complete record, or a marker in its place, gave way to others.
+    /// A complete record, or a marker in its place, gave way to others; or any record was purged.
     pub(super) fn evict(&self, class: Class, cause: Eviction) {
         let mut taken = self.taken.lock();
         taken.remove(class);
         match cause {
             Eviction::Size => taken.evicted_size += 1,
             Eviction::Expired => taken.evicted_expired += 1,
+            Eviction::Purged => taken.evicted_purged += 1,
         }
     }
 
@@ -194,6 +200,7 @@ impl Room {
         match cause {
             Eviction::Size => taken.evicted_size,
             Eviction::Expired => taken.evicted_expired,
+            Eviction::Purged => taken.evicted_purged,
         }
     }
 

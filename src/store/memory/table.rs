@@ -260,6 +260,13 @@ impl Table {
         (swept, (end < self.slots.len()).then_some(end))
     }
 
+    /// Every record, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&RecordId, &Arc<Record>)> {
+        self.slots
+            .iter()
+            .filter_map(|slot| Some((&slot.id, slot.record.as_ref()?)))
+    }
+
     /// Gives back the room of a burst that is long over: once no more than a quarter of the slots that there is room
     /// for has a record. At most `most` slots are looked at, and as many records moved, before the whole is made smaller.
     pub(super) fn shrink(&mut self, most: usize) -> Progress {

@@ -14,9 +14,11 @@ use crate::{
     config::OnFull,
     core::{
         fixtures::{answer, id, request, route, terms, token},
-        record::NotRetained,
+        record::{NotRetained, ShortId},
+        transition::Resolution,
     },
     store::{
+        Outcome, Purged, Query, Row,
         clock::ManualClock,
         model,
         suite::{Met, Subject, suite},
@@ -130,6 +132,26 @@ impl Subject for Timed {
 
     async fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled {
         self.store.settle(claim, settlement, terms)
+    }
+
+    async fn list(&self, query: &Query) -> Vec<Row> {
+        self.store.list(query)
+    }
+
+    async fn find(&self, short: ShortId) -> Vec<Row> {
+        self.store.find(short)
+    }
+
+    async fn purge(&self, id: &RecordId) -> Purged {
+        let purged = self.store.purge(id);
+        self.store.assert_counted();
+        purged
+    }
+
+    async fn resolve(&self, id: &RecordId, resolution: Resolution) -> Outcome {
+        let outcome = self.store.resolve(id, resolution).expect("room");
+        self.store.assert_counted();
+        outcome
     }
 
     async fn pass(&self, span: Duration) {

@@ -126,6 +126,7 @@ fn routes(house: &House, families: &mut Vec<MetricFamily>) {
 fn stores(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut operations, mut durations) = (Vec::new(), Vec::new());
     let (mut records, mut bytes, mut evictions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut commits, mut committed, mut up) = (Vec::new(), Vec::new(), Vec::new());
     // The guard is not held while rooms are asked for their levels: they may count meanwhile.
     let all = house.stores.lock().clone();
     for store in all {
@@ -144,9 +145,14 @@ fn stores(house: &House, families: &mut Vec<MetricFamily>) {
                 }
             }
         }
+        if let Some(snapshot) = store.0.commits.read() {
+            commits.push(histogram(&[kind], &snapshot));
+            committed.push(counter(&[kind], store.0.committed.value()));
+        }
         let Some(levels) = store.levels() else {
             continue;
         };
+        up.push(gauge(&[kind], if levels.up { 1.0 } else { 0.0 }));
         records.push(gauge(&[kind], unsigned(levels.records)));
         bytes.push(gauge(&[kind], unsigned(levels.bytes)));
         for cause in EvictionCause::ALL {
@@ -169,6 +175,24 @@ fn stores(house: &House, families: &mut Vec<MetricFamily>) {
         "How long store operations took.",
         MetricType::HISTOGRAM,
         durations,
+    ));
+    families.push(family(
+        "idem_proxy_store_commit_duration_seconds",
+        "How long it took to make what waited durable, at once.",
+        MetricType::HISTOGRAM,
+        commits,
+    ));
+    families.push(family(
+        "idem_proxy_store_committed_operations_total",
+        "Store operations that were made durable.",
+        MetricType::COUNTER,
+        committed,
+    ));
+    families.push(family(
+        "idem_proxy_store_up",
+        "Whether the store answers.",
+        MetricType::GAUGE,
+        up,
     ));
     families.push(family(
         "idem_proxy_store_records",

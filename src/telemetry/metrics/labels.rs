@@ -258,6 +258,8 @@ labels! {
         MaxBufferedBytes = "max_buffered_bytes",
         /// Claims, unknown records and tombstones in the memory store.
         MaxClaims = "max_claims",
+        /// Bytes of the disk store's database.
+        MaxBytes = "max_bytes",
         /// Waiters for one key.
         MaxWaiters = "max_waiters",
         /// Connections to the admin listeners; fixed.
@@ -326,7 +328,7 @@ mod tests {
                 texts::<Handshake>(),
             ),
             (
-                "max_connections max_executions max_buffered_bytes max_claims max_waiters admin_connections open_files",
+                "max_connections max_executions max_buffered_bytes max_claims max_bytes max_waiters admin_connections open_files",
                 texts::<Limit>(),
             ),
             ("continuation control reset stream", texts::<Flood>()),

@@ -20,6 +20,10 @@ impl Counter {
         self.0.fetch_add(1, Relaxed);
     }
 
+    pub(super) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
+    }
+
     pub(super) fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }

@@ -26,6 +26,16 @@ const TABLE: &[(&str, &str, &str)] = &[
     ),
     ("idem_proxy_requests_total", "counter", "outcome route"),
     ("idem_proxy_store_bytes", "gauge", "store"),
+    (
+        "idem_proxy_store_commit_duration_seconds",
+        "histogram",
+        "store",
+    ),
+    (
+        "idem_proxy_store_committed_operations_total",
+        "counter",
+        "store",
+    ),
     ("idem_proxy_store_evictions_total", "counter", "cause store"),
     (
         "idem_proxy_store_operation_duration_seconds",
@@ -38,6 +48,7 @@ const TABLE: &[(&str, &str, &str)] = &[
         "operation result store",
     ),
     ("idem_proxy_store_records", "gauge", "store"),
+    ("idem_proxy_store_up", "gauge", "store"),
     (
         "idem_proxy_tls_handshake_failures_total",
         "counter",
@@ -93,6 +104,7 @@ fn touch(metrics: &Metrics) {
     metrics
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
+    metrics.store("disk").committed(1, took);
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     let _ = metrics
         .upstream("billing")
@@ -367,6 +379,7 @@ fn a_stores_levels_are_read_when_asked_for_and_evictions_never_go_back() {
         evicted_size: 3,
         evicted_expired: 2,
         evicted_purged: 1,
+        up: true,
     }));
     let own = Arc::clone(&levels);
     metrics.watch_store("memory", Arc::new(move || *own.lock()));
@@ -377,18 +390,33 @@ fn a_stores_levels_are_read_when_asked_for_and_evictions_never_go_back() {
             "idem_proxy_store_evictions_total{store=\"memory\",cause=\"size\"}",
             "idem_proxy_store_evictions_total{store=\"memory\",cause=\"expired\"}",
             "idem_proxy_store_evictions_total{store=\"memory\",cause=\"purged\"}",
+            "idem_proxy_store_up{store=\"memory\"}",
         ]
         .map(|series| sample(&metrics, series))
     };
-    assert_eq!(read(), ["5", "1000", "3", "2", "1"]);
+    assert_eq!(read(), ["5", "1000", "3", "2", "1", "1"]);
     *levels.lock() = StoreLevels {
         records: 1,
         bytes: 10,
         evicted_size: 0,
         evicted_expired: 4,
         evicted_purged: 0,
+        up: false,
     };
-    assert_eq!(read(), ["1", "10", "3", "4", "1"]);
+    assert_eq!(read(), ["1", "10", "3", "4", "1", "0"]);
+}
+
+#[test]
+fn commits_are_timed_and_what_they_made_durable_is_counted() {
+    let metrics = three_routes();
+    let series = "idem_proxy_store_committed_operations_total{store=\"disk\"}";
+    let store = metrics.store("disk");
+    assert!(!samples(&metrics).contains_key(series));
+    store.committed(3, Duration::from_millis(2));
+    store.committed(1, Duration::from_millis(2));
+    assert_eq!(sample(&metrics, series), "4");
+    let count = "idem_proxy_store_commit_duration_seconds_count{store=\"disk\"}";
+    assert_eq!(sample(&metrics, count), "2");
 }
 
 #[test]

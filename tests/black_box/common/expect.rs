@@ -28,6 +28,7 @@ const PROBLEMS: &[Row] = &[
     ("no-store", 501, "IDEMPOTENCY_NOT_SUPPORTED", Some(false), Some(true)),
     ("upstream-unreachable", 502, "UPSTREAM_UNREACHABLE", Some(true), Some(true)),
     ("upstream-failed", 502, "UPSTREAM_FAILED", Some(true), Some(true)),
+    ("store-unavailable", 503, "IDEMPOTENCY_STORE_UNAVAILABLE", Some(true), Some(true)),
     ("store-full", 503, "IDEMPOTENCY_STORE_FULL", Some(true), Some(true)),
     ("overloaded", 503, "OVERLOADED", Some(true), Some(true)),
     ("upstream-timeout", 504, "UPSTREAM_TIMEOUT", Some(true), Some(true)),

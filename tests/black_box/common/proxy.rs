@@ -69,6 +69,20 @@ impl Proxy {
         Self::launch_after("", upstream, settings, env)
     }
 
+    /// A proxy that lives on when a file of its may not grow any more: the write fails instead.
+    pub(crate) fn bounded(upstream: &Upstream, settings: &str) -> Self {
+        Self::launch_after("trap '' XFSZ", upstream, settings, &[])
+    }
+
+    /// How large files may become from now on, in bytes; `unlimited` is no bound.
+    pub(crate) fn bound_files(&self, bytes: &str) {
+        let (pid, limit) = (self.child.id().to_string(), format!("--fsize={bytes}:"));
+        let done = Command::new("prlimit")
+            .args(["--pid", &pid, &limit])
+            .status();
+        assert!(done.is_ok_and(|status| status.success()), "prlimit {limit}");
+    }
+
     /// The same, started by a shell that has done `before`: "ulimit -n 64".
     pub(crate) fn launch_after(
         before: &str,

@@ -1,0 +1,73 @@
+//! Where records are kept.
+
+use std::path::Path;
+
+use idem_proxy::config::StoreKind;
+
+use crate::common::{ROUTE, assert_says, load, load_with, problems, problems_with};
+
+#[test]
+fn the_disk_store_has_a_folder_and_a_bound() {
+    let store = load("[store]\nkind = \"disk\"").store;
+    assert_eq!(store.kind, StoreKind::Disk);
+    assert_eq!(store.disk.path, Path::new("/var/lib/idem-proxy"));
+    assert_eq!(store.disk.max_bytes, 4 << 30);
+    assert!(store.seal.is_none());
+    let variables = [
+        ("IDEM_PROXY_STORE__KIND", "disk"),
+        ("IDEM_PROXY_STORE__DISK__PATH", "/data"),
+        ("IDEM_PROXY_STORE__DISK__MAX_BYTES", "1MiB"),
+    ];
+    let loaded = load_with(ROUTE, &variables).expect("valid");
+    assert_eq!(loaded.config.store.disk.path, Path::new("/data"));
+    assert_eq!(loaded.config.store.disk.max_bytes, 1 << 20);
+    for (text, words) in [
+        (
+            "max_bytes = \"1023KiB\"",
+            ["max_bytes", "too small", "1MiB"],
+        ),
+        ("max_bytes = 5", ["max_bytes", "not a string", "max_bytes"]),
+        ("path = \"\"", ["path", "empty", "a folder"]),
+    ] {
+        assert_says(&problems(&format!("[store.disk]\n{text}")), &words);
+    }
+}
+
+#[test]
+fn keys_of_encryption_are_read_with_the_configuration_and_never_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("keys");
+    let path = file.to_str().expect("UTF-8");
+    let text = |kind: &str| {
+        format!("[store]\nkind = \"{kind}\"\nencryption_key_file = \"{path}\"\n{ROUTE}")
+    };
+    assert_says(
+        &problems(&text("disk")),
+        &["store.encryption_key_file", path, "cannot be read"],
+    );
+    std::fs::write(&file, "c2VjcmV0\n").expect("a file");
+    let said = problems(&text("disk"));
+    assert_says(&said, &["store.encryption_key_file", "line 1", "base64"]);
+    assert!(!said.contains("c2VjcmV0"), "{said}");
+
+    let (new, old) = ("QUFB".repeat(10) + "QUE=", "QkJC".repeat(10) + "QkI=");
+    std::fs::write(&file, format!("{new}\n{old}\n")).expect("a file");
+    let loaded = load_with(&text("disk"), &[]).expect("valid");
+    assert_eq!(loaded.warnings, [""; 0]);
+    let shown = format!("{:?}{}", loaded.config, loaded.printed);
+    assert!(
+        shown.contains(path) && !shown.contains(&new[..8]),
+        "{shown}"
+    );
+    let keys = loaded.config.store.seal.expect("keys");
+    assert!(keys.iter().eq([&[b'A'; 32], &[b'B'; 32]]));
+
+    // Where nothing is kept outside the process, it has no effect, and that is said.
+    let loaded = load_with(&text("memory"), &[]).expect("valid");
+    assert_says(
+        &loaded.warnings.join("\n"),
+        &["encryption_key_file", "no effect", "memory"],
+    );
+    let missing = [("IDEM_PROXY_STORE__ENCRYPTION_KEY_FILE", "/none")];
+    assert_says(&problems_with("", &missing), &["cannot be read", "/none"]);
+}
