@@ -204,10 +204,15 @@ impl App {
             () = self.admin.drains().asked() => true,
         };
         draining.cancel();
-        self.health.set_draining();
-        tracing::info!("draining");
         let config = self.config.load_full();
         let (delay, patience) = (config.server.drain_delay, config.server.drain_timeout);
+        if delay.is_zero() {
+            // The listeners go first, so that whoever reads that the process is not ready finds none of them.
+            self.running.drain.begin();
+            tokio::task::yield_now().await;
+        }
+        self.health.set_draining();
+        tracing::info!("draining");
         self.running.drain(delay, patience, now).await;
         self.tell_drain();
         if by_operator {

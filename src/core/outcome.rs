@@ -1,10 +1,10 @@
 //! What the upstream did, and what becomes of the record (contract, section 4, second table).
 //!
-//! [`judge`] reads the head of an answer, [`Failure`] is everything that is not an answer. A body that turns out
+//! [`judge`] reads the head of an answer, [`judge_end`] what stands behind its body, [`Failure`] is everything that is not an answer. A body that turns out
 //! larger than `max_response_body` makes a tombstone of what was to be kept; one that is cut off before its end is
 //! [`Failure::MaybeSent`], unless its record was a tombstone from the head on.
 
-use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_TYPE};
 
 use super::{policy::Policy, record::NotRetained, transition::Settlement};
 
@@ -59,6 +59,60 @@ pub fn judge(policy: &Policy, status: StatusCode, headers: &HeaderMap) -> Verdic
     }
 }
 
+/// Judges an answer that is whole, whose head made `verdict` of it: gRPC says behind the body whether the call succeeded, and its HTTP
+/// status is 200 either way. A failure counts with the HTTP status that stands for its code, so that it is kept where that one is.
+#[must_use]
+pub fn judge_end(
+    policy: &Policy,
+    verdict: Verdict,
+    headers: &HeaderMap,
+    trailers: &HeaderMap,
+) -> Verdict {
+    if verdict != Verdict::Keep || !is_grpc(headers) {
+        return verdict;
+    }
+    // An answer without a body has it in its head.
+    let said = trailers
+        .get(GRPC_STATUS)
+        .or_else(|| headers.get(GRPC_STATUS));
+    match said.map(HeaderValue::as_bytes) {
+        None | Some(b"0") => verdict,
+        Some(code) => judge(policy, http_status(code), headers),
+    }
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// Whether its media type is `application/grpc`, with whatever suffix.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    value
+        .and_then(|value| value.split_at_checked(GRPC.len()))
+        .is_some_and(|(media_type, rest)| {
+            media_type.eq_ignore_ascii_case(GRPC)
+                && matches!(rest, [] | [b'+' | b';' | b' ' | b'-', ..])
+        })
+}
+
+/// The HTTP status for a code of gRPC, as the table of `google.rpc.Code` has it. A code that is none is a failure that nobody knows.
+fn http_status(code: &[u8]) -> StatusCode {
+    let status = match code {
+        b"1" => 499,
+        b"3" | b"9" | b"11" => 400,
+        b"4" => 504,
+        b"5" => 404,
+        b"6" | b"10" => 409,
+        b"7" => 403,
+        b"8" => 429,
+        b"12" => 501,
+        b"14" => 503,
+        b"16" => 401,
+        _ => 500,
+    };
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
 /// Whether the media type, without parameters and whatever its letter case, is one of `stream_types`. Of several
 /// Content-Type lines any one suffices: holding a stream back for its end could take for ever.
 fn is_stream(policy: &Policy, headers: &HeaderMap) -> bool {
@@ -74,8 +128,6 @@ fn is_stream(policy: &Policy, headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
     use crate::core::{fixtures, policy::StatusSet};
 
@@ -102,6 +154,50 @@ mod tests {
             );
         }
         assert_eq!(verdict(&policy, 200, &[]), Verdict::Keep);
+    }
+
+    #[test]
+    fn a_grpc_failure_counts_with_the_status_that_stands_for_it() {
+        let field = |name: &'static str, value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            HeaderMap::from_iter([(HeaderName::from_static(name), value)])
+        };
+        let mut policy = fixtures::policy();
+        let end = |policy: &Policy, media_type, trailers: &HeaderMap| {
+            let headers = field("content-type", media_type);
+            judge_end(policy, Verdict::Keep, &headers, trailers)
+        };
+        for (media_type, code, verdict) in [
+            ("application/grpc", "0", Verdict::Keep),
+            ("application/grpc+proto", "5", Verdict::Release),
+            ("Application/gRPC; x=y", "14", Verdict::Release),
+            ("application/grpc", "seven", Verdict::Release),
+            ("application/grpcx", "5", Verdict::Keep),
+            ("application/json", "5", Verdict::Keep),
+        ] {
+            let trailers = field("grpc-status", code);
+            assert_eq!(
+                end(&policy, media_type, &trailers),
+                verdict,
+                "{media_type} {code}"
+            );
+        }
+        assert_eq!(
+            end(&policy, "application/grpc", &HeaderMap::new()),
+            Verdict::Keep
+        );
+        policy.unknown_responses = StatusSet::parse(&["504"]).expect("codes");
+        let deadline = field("grpc-status", "4");
+        assert_eq!(
+            end(&policy, "application/grpc", &deadline),
+            Verdict::Unknown
+        );
+        let mut head = field("content-type", "application/grpc");
+        head.extend(field("grpc-status", "3"));
+        let alone = judge_end(&policy, Verdict::Keep, &head, &HeaderMap::new());
+        assert_eq!(alone, Verdict::Release);
+        let released = judge_end(&policy, Verdict::Release, &head, &HeaderMap::new());
+        assert_eq!(released, Verdict::Release);
     }
 
     #[test]

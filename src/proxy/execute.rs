@@ -28,7 +28,7 @@ use crate::{
     config::Route,
     core::{
         fingerprint::Fingerprint,
-        outcome::{Failure, Verdict, judge},
+        outcome::{Failure, Verdict, judge, judge_end},
         policy::Policy,
         problem::Problem,
         record::{NotRetained, RecordId, ShortId},
@@ -241,7 +241,7 @@ impl Call<'_> {
                 why,
             });
         }
-        read_answer(parts, body, verdict, policy.max_response_body, room, record).await
+        read_answer(parts, body, verdict, policy, room, record).await
     }
 }
 
@@ -283,10 +283,11 @@ async fn read_answer(
     parts: response::Parts,
     mut body: UpstreamBody,
     verdict: Verdict,
-    limit: usize,
+    policy: &Policy,
     room: &mut Permit,
     record: ShortId,
 ) -> Called {
+    let limit = policy.max_response_body;
     let announced = body
         .size_hint()
         .exact()
@@ -322,6 +323,7 @@ async fn read_answer(
             Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
         }
     }
+    let verdict = judge_end(policy, verdict, &parts.headers, &trailers);
     Called::Whole(Whole {
         parts,
         body: pieces.whole(),
