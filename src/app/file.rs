@@ -17,9 +17,12 @@ pub struct WatchedFile {
     path: PathBuf,
     /// What was acted on last.
     known: Content,
-    /// What the last look found, where that is something else: it may be half of it.
-    pending: Option<Content>,
+    /// What the last looks found, where that is something else, and how many of them: it may be half of it.
+    pending: Option<(Content, u32)>,
 }
+
+/// So many looks must find the same before it is believed.
+const LOOKS: u32 = 3;
 
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,7 @@ enum Content {
 pub(super) enum Look {
     /// What is known already, or what is too new to be believed.
     Nothing,
-    /// Another content, the same at two looks.
+    /// Another content, the same at several looks.
     Changed,
 }
 
@@ -72,11 +75,16 @@ impl WatchedFile {
             self.pending = None;
             return Look::Nothing;
         }
-        if self.pending.replace(now) == Some(now) {
+        let looks = match self.pending {
+            Some((before, looks)) if before == now => looks + 1,
+            _ => 1,
+        };
+        if looks == LOOKS {
             self.known = now;
             self.pending = None;
             return Look::Changed;
         }
+        self.pending = Some((now, looks));
         Look::Nothing
     }
 }
@@ -116,6 +124,7 @@ mod tests {
         assert_eq!(file.look(), Look::Nothing);
         fs::write(&path, "two").expect("written");
         assert_eq!(file.look(), Look::Nothing, "it still changes");
+        assert_eq!(file.look(), Look::Nothing);
         assert_eq!(file.look(), Look::Changed);
         assert_eq!(file.look(), Look::Nothing);
         fs::write(&path, "three").expect("written");
@@ -124,10 +133,11 @@ mod tests {
         assert_eq!(file.look(), Look::Nothing, "it is what it was");
         fs::write(&path, "four").expect("written");
         file.note();
-        assert_eq!([file.look(), file.look()], [Look::Nothing; 2]);
+        assert_eq!([(); 3].map(|()| file.look()), [Look::Nothing; 3]);
         fs::remove_file(&path).expect("removed");
-        assert_eq!([file.look(), file.look()], [Look::Nothing, Look::Changed]);
-        assert_eq!([file.look(), file.look()], [Look::Nothing; 2]);
+        let looks = [(); 3].map(|()| file.look());
+        assert_eq!(looks, [Look::Nothing, Look::Nothing, Look::Changed]);
+        assert_eq!([(); 3].map(|()| file.look()), [Look::Nothing; 3]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::{
     upstream::Origin,
 };
 
-/// The file is looked at so often; a change is believed at the second look.
+/// The file is looked at so often; a change is believed when several looks find the same.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What reloads a configuration, and what it then changes.
@@ -52,6 +52,15 @@ pub(super) struct Reloading {
 /// Why a configuration is not put in force, one line each.
 type Refused = Vec<String>;
 
+/// What a reload is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// SIGHUP: somebody means it.
+    Hangup,
+    /// The file has changed.
+    File,
+}
+
 /// A configuration that can be put in force, and what was made for it.
 struct Prepared {
     loaded: Loaded,
@@ -67,15 +76,16 @@ impl Reloading {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
+            let cause = tokio::select! {
                 biased;
                 () = draining.cancelled() => return,
-                Some(()) = self.hangups.recv() => {}
-                _ = looks.tick() => if self.look().await == Look::Nothing {
-                    continue;
-                }
-            }
-            self.reload().await;
+                Some(()) = self.hangups.recv() => Cause::Hangup,
+                _ = looks.tick() => match self.look().await {
+                    Look::Nothing => continue,
+                    Look::Changed => Cause::File,
+                },
+            };
+            self.reload(cause).await;
         }
     }
 
@@ -86,8 +96,8 @@ impl Reloading {
         look.await.unwrap_or(Look::Nothing)
     }
 
-    async fn reload(&mut self) {
-        let result = match self.prepare().await {
+    async fn reload(&mut self, cause: Cause) {
+        let result = match self.prepare(cause).await {
             Ok(prepared) => self.put_in_force(prepared),
             Err(refused) => Err(refused),
         };
@@ -110,7 +120,7 @@ impl Reloading {
     }
 
     /// Reads what is to be put in force, and makes ready what takes its time.
-    async fn prepare(&self) -> Result<Prepared, Refused> {
+    async fn prepare(&self, cause: Cause) -> Result<Prepared, Refused> {
         let file = Arc::clone(&self.file);
         let reading = self.tasks.block(move || {
             let mut file = file.lock();
@@ -138,6 +148,11 @@ impl Reloading {
             .collect();
         if !restart.is_empty() {
             return Err(restart);
+        }
+        if cause == Cause::File && loaded.config.routes.is_empty() && !old.routes.is_empty() {
+            return Err(vec![
+                "there is no [[route]] any more, as in a file that is half written: if it is meant, SIGHUP puts it in force".into(),
+            ]);
         }
         let failed = |error: anyhow::Error| vec![format!("{error:#}")];
         let verifiers = self.verifiers(&loaded.config.verifiers).await;

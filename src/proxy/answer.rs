@@ -8,7 +8,7 @@ use http::{
     header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, DATE, LINK, RETRY_AFTER},
 };
 
-use super::body::AnswerBody;
+use super::{Rest, body::AnswerBody};
 use crate::{
     core::{
         policy::{Errors, Policy},
@@ -45,6 +45,15 @@ impl Answer {
 
     pub(super) fn of(mut self, record: ShortId) -> Self {
         self.record = Some(record);
+        self
+    }
+
+    /// The same behind a request of which this is left. Where it is something, an HTTP/1.x client is told that the connection ends.
+    pub(super) fn behind(mut self, rest: Rest) -> Self {
+        if rest == Rest::Unread {
+            let headers = self.response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         self
     }
 

@@ -323,6 +323,13 @@ async fn read_answer(
             Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
         }
     }
+    // These are the proxy's to say, behind the body too.
+    for own in [&policy.marker.header, &policy.expiry_header]
+        .into_iter()
+        .flatten()
+    {
+        trailers.remove(own);
+    }
     let verdict = judge_end(policy, verdict, &parts.headers, &trailers);
     Called::Whole(Whole {
         parts,

@@ -272,8 +272,8 @@ pub(super) fn outgoing_head(
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // Who is told of the host that the client named has been told by now.
-    if upstream.host == HostHeader::Upstream
+    // Who is told of the host that the client named has been told by now. HTTP/1.0 may name none.
+    if (upstream.host == HostHeader::Upstream || !headers.contains_key(HOST))
         && let Ok(host) = HeaderValue::from_str(upstream.authority.as_str())
     {
         headers.insert(HOST, host);

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Place, Refusal, Worker,
+    Place, Refusal, Rest, Worker,
     answer::{self, Answer},
     buffered::Buffered,
     execute::{Execution, First},
@@ -65,15 +65,18 @@ pub(super) async fn answer(
     let caller = match caller(worker, &place, &parts).await {
         Ok(caller) => caller,
         Err(refusal) => {
-            read_away(Request::from_parts(parts, incoming)).await;
-            return worker.refused(policy, &refusal, None);
+            let rest = read_away(Request::from_parts(parts, incoming)).await;
+            return worker.refused(policy, &refusal, None).behind(rest);
         }
     };
     // The key stands in the head, or nowhere: of the body nothing is left out.
     let carried = key::carried_by(policy, head(&parts), None);
     let (buffered, print) = match read(worker, &place, carried, &parts, incoming).await {
         Ok(read) => read,
-        Err(refusal) => return worker.refused(policy, &refusal, None),
+        Err(refusal) => {
+            let refused = worker.refused(policy, &refusal, None);
+            return refused.behind(Rest::Unread);
+        }
     };
     let key = match name {
         Name::Key(key) => key,

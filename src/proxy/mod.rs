@@ -238,10 +238,7 @@ impl Worker {
         let trace = Trace::of(request.headers(), || self.traces.next());
         let (route, course) = self.dispatch(&request, &peer, &path, trace);
         let answer = match course {
-            Course::Answered(answer) => {
-                read_away(request).await;
-                *answer
-            }
+            Course::Answered(answer) => answer.behind(read_away(request).await),
             Course::Through(through) => forward(&self, through, request, &peer).await,
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
@@ -417,7 +414,16 @@ impl Worker {
         {
             return Some(Problem::BadRequest(why));
         }
-        let target = request.uri().path_and_query();
+        let uri = request.uri();
+        let named = uri.authority();
+        if named.is_some_and(|named| !framing::is_authority(named.as_str().as_bytes()))
+            || !matches!(uri.scheme_str(), None | Some("http" | "https"))
+        {
+            return Some(Problem::BadRequest(
+                "A target names a host and a port by http or https, or none (RFC 9112, section 3.2.2).",
+            ));
+        }
+        let target = uri.path_and_query();
         let target = target.map_or("", |target| target.as_str());
         if target.len() > self.proxy.max_target_bytes {
             return Some(Problem::TargetTooLong);
@@ -485,27 +491,41 @@ fn body_kind(policy: &Policy, headers: &HeaderMap, body: &Incoming) -> BodyKind 
     BodyKind::of(&policy.key_sources, headers)
 }
 
+/// What is left of a request's body when it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// Nothing: the connection can serve the next request.
+    Nothing,
+    /// Something: the connection ends with the answer.
+    Unread,
+}
+
 /// Reads the body of a request that is refused, if it is short: its connection can then serve the next request. A long one ends its
 /// connection, and so does one that its client still holds back for a 100.
-async fn read_away(request: Request<Incoming>) {
+async fn read_away(request: Request<Incoming>) -> Rest {
+    if request.body().is_end_stream() {
+        return Rest::Nothing;
+    }
     if request.headers().contains_key(EXPECT) {
-        return;
+        return Rest::Unread;
     }
     let mut body = request.into_body();
     let announced = body.size_hint().exact().unwrap_or(0);
     let mut left = SHORT_BODY;
     let reading = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, Bytes::len) as u64;
-            match left.checked_sub(length) {
-                Some(less) => left = less,
-                None => return,
-            }
+        while let Some(frame) = body.frame().await {
+            let length = frame.ok()?.data_ref().map_or(0, Bytes::len) as u64;
+            left = left.checked_sub(length)?;
         }
+        Some(())
     };
-    if announced <= SHORT_BODY {
-        // What does not come in time is not waited for.
-        let _ = tokio::time::timeout(SHORT_WAIT, reading).await;
+    if announced > SHORT_BODY {
+        return Rest::Unread;
+    }
+    // What does not come in time is not waited for.
+    match tokio::time::timeout(SHORT_WAIT, reading).await {
+        Ok(Some(())) => Rest::Nothing,
+        Ok(None) | Err(_) => Rest::Unread,
     }
 }
 

@@ -7,7 +7,7 @@ use http::{Request, header::TRAILER};
 use hyper::body::Incoming;
 
 use super::{
-    ByKey, Place, Worker, answer::Answer, buffered::Buffered, forward::forward_whole, keyed,
+    ByKey, Place, Rest, Worker, answer::Answer, buffered::Buffered, forward::forward_whole, keyed,
 };
 use crate::core::{
     carrier::{BodyKind, Document},
@@ -36,7 +36,10 @@ pub(super) async fn answer(
     let read = Buffered::read(worker, policy.max_request_body, incoming, |_| ());
     let buffered = match read.await {
         Ok(buffered) => buffered,
-        Err(refusal) => return worker.refused(policy, &refusal, None),
+        Err(refusal) => {
+            let refused = worker.refused(policy, &refusal, None);
+            return refused.behind(Rest::Unread);
+        }
     };
     let document = Document::new(kind, Bytes::clone(&buffered.body));
     let head = Head {

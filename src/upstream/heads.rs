@@ -134,19 +134,43 @@ impl Head {
     }
 }
 
-/// Told by whoever sends a request, that its answer begins with the next byte.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
+
+/// What a connection's two ends know of each other: whoever sends a request says that its answer begins with the next byte, and the
+/// connection whether there may be another.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Turn(Arc<AtomicBool>);
+pub(super) struct Turn(Arc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    begun: AtomicBool,
+    last: AtomicBool,
+}
 
 impl Turn {
     /// A request is about to be sent, and all of the answer before was read.
     pub(super) fn begins(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.begun.store(true, Ordering::Release);
+    }
+
+    /// Whether the connection may serve another request.
+    pub(super) fn may_follow(&self) -> bool {
+        !self.0.last.load(Ordering::Acquire)
+    }
+
+    fn is_last(&self) {
+        self.0.last.store(true, Ordering::Release);
     }
 
     fn has_begun(&self) -> bool {
         // The load alone is what a body's every read costs.
-        self.0.load(Ordering::Acquire) && self.0.swap(false, Ordering::AcqRel)
+        let begun = &self.0.begun;
+        begun.load(Ordering::Acquire) && begun.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -156,15 +180,31 @@ pub(super) struct Watching {
     wire: Wire,
     heads: Heads,
     turn: Turn,
+    /// The upstream takes no more.
+    deaf: bool,
 }
 
 impl Watching {
+    /// An upstream that closes its connection may have answered before: what it said is still to be read, so that a write that fails is
+    /// no end. What is written from here on goes nowhere, and the connection serves no other request.
+    fn unless_deaf<T>(&mut self, wrote: Poll<io::Result<T>>, lost: T) -> Poll<io::Result<T>> {
+        match wrote {
+            Poll::Ready(Err(error)) if is_closed(&error) => {
+                self.deaf = true;
+                self.turn.is_last();
+                Poll::Ready(Ok(lost))
+            }
+            wrote => wrote,
+        }
+    }
+
     pub(super) fn new(wire: Wire) -> (Self, Turn) {
         let turn = Turn::default();
         let watching = Self {
             wire,
             heads: Heads::default(),
             turn: turn.clone(),
+            deaf: false,
         };
         (watching, turn)
     }
@@ -194,11 +234,21 @@ impl AsyncWrite for Watching {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().wire).poll_write(cx, buf)
+        let this = self.get_mut();
+        if this.deaf {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let wrote = Pin::new(&mut this.wire).poll_write(cx, buf);
+        this.unless_deaf(wrote, buf.len())
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().wire).poll_flush(cx)
+        let this = self.get_mut();
+        if this.deaf {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = Pin::new(&mut this.wire).poll_flush(cx);
+        this.unless_deaf(flushed, ())
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -210,7 +260,13 @@ impl AsyncWrite for Watching {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().wire).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        let all = bufs.iter().map(|buf| buf.len()).sum();
+        if this.deaf {
+            return Poll::Ready(Ok(all));
+        }
+        let wrote = Pin::new(&mut this.wire).poll_write_vectored(cx, bufs);
+        this.unless_deaf(wrote, all)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -275,6 +275,7 @@ impl Pool {
         let room = |total: usize| (total < max).then_some(total + 1);
         let now = Instant::now();
         if !connection.sender.is_closed()
+            && connection.turn.may_follow()
             && !is_over(connection.ends, now)
             && inner
                 .origin

@@ -251,7 +251,9 @@ fn an_early_refusal_never_garbles_what_follows() {
         let mut client = proxy.client();
         // The proxy may refuse and close while the body is still being sent.
         let _ = client.try_say(request.body(&smuggled).bytes());
-        problem(&client.answer(), "key-invalid");
+        let refused = client.answer();
+        problem(&refused, "key-invalid");
+        assert_eq!(refused.one("Connection"), Some("close"), "{refused}");
         if client.try_say(Request::get("/free").bytes()).is_ok()
             && let Ok(next) = client.try_answer(PATIENCE)
         {
@@ -395,6 +397,37 @@ fn an_older_client_gets_an_answer_it_can_read() {
     );
     let seen = upstream.only();
     assert!(seen.head.start.ends_with(" HTTP/1.1"), "{seen}");
+    // HTTP/1.0 may name no host; HTTP/1.1 has to.
+    proxy
+        .client()
+        .say("GET /free HTTP/1.0\r\n\r\n")
+        .everything();
+    let host = upstream.address().to_string();
+    assert_eq!(upstream.last().one("Host"), Some(host.as_str()));
+    assert_eq!(upstream.last().one("X-Forwarded-Host"), None);
+}
+
+#[test]
+fn a_host_that_is_none_and_a_target_of_another_scheme_reach_nobody() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    for head in [
+        "GET /free HTTP/1.1\r\nHost: a:x\r\n\r\n",
+        "GET /free HTTP/1.1\r\nHost: a:99999\r\n\r\n",
+        "GET /free HTTP/1.1\r\nHost: a,b\r\n\r\n",
+        "GET /free HTTP/1.1\r\nHost: [::1\r\n\r\n",
+        "GET http://u:p@b/free HTTP/1.1\r\nHost: b\r\n\r\n",
+        "GET ftp://b/free HTTP/1.1\r\nHost: b\r\n\r\n",
+    ] {
+        assert_eq!(proxy.say(head).status, 400, "{head}");
+    }
+    assert_eq!(upstream.executions(), 0);
+    assert_eq!(
+        proxy
+            .say("GET /free HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n")
+            .status,
+        200
+    );
 }
 
 #[test]

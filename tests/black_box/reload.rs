@@ -168,6 +168,22 @@ fn what_needs_a_restart_is_refused_whole_and_each_key_is_named() {
 }
 
 #[test]
+fn a_file_without_its_routes_is_half_a_file_until_a_signal_says_that_it_is_meant() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    let mut half: toml::Table = proxy.configuration("").parse().expect("TOML");
+    half.remove("route").expect("the harness has routes");
+    proxy.put_config(&half.to_string());
+    proxy.await_metric(RELOADS, &[("result", "refused")], 1.0);
+    let request = Request::order(&key());
+    let first = executed(proxy.send(&request));
+    replayed(&proxy.send(&request), &first);
+    proxy.signal("HUP");
+    proxy.await_metric(RELOADS, &[("result", "applied")], 1.0);
+    assert_eq!(marker(&proxy.send(&request)), None);
+}
+
+#[test]
 fn a_file_that_changes_is_reloaded_without_a_signal() {
     let upstream = Upstream::start();
     let proxy = Proxy::start(&upstream);

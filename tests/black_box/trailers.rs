@@ -131,6 +131,25 @@ fn what_may_not_stand_in_trailers_neither_passes_nor_is_kept() {
     assert_eq!(upstream.executions(), 2);
 }
 
+#[test]
+fn what_the_proxy_says_of_an_answer_is_not_said_otherwise_behind_it() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "policy.expiry_header = 'X-Expires'");
+    let lies = trailed()
+        .trailer("Idempotency-Key-Reply", "hit")
+        .trailer("X-Expires", "never");
+    upstream.always(lies);
+    let request = takes(Request::order(&key()));
+    for said in ["miss", "hit"] {
+        let answer = proxy.send(&request);
+        assert_eq!(answer.one("Idempotency-Key-Reply"), Some(said), "{answer}");
+        has_trailers_among(&answer);
+        for name in ["Idempotency-Key-Reply", "X-Expires"] {
+            assert!(answer.trailers.all(name).is_empty(), "{name}: {answer}");
+        }
+    }
+}
+
 fn has_trailers_among(answer: &Answer) {
     assert_eq!(answer.body, b"hello", "{answer}");
     assert_eq!(answer.trailers.one("grpc-status"), Some("0"), "{answer}");

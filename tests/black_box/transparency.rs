@@ -154,7 +154,7 @@ fn answers() -> Vec<Reply> {
     let mut answers = Vec::new();
     for status in [
         200, 201, 202, 203, 206, 207, 226, 299, 300, 301, 303, 307, 400, 401, 404, 410, 418, 422,
-        429, 451, 500, 503, 599,
+        429, 451, 500, 503, 599, 999,
     ] {
         answers.push(reply(status).body("some body"));
         answers.push(reply(status).body(""));

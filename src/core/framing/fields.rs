@@ -22,7 +22,10 @@ pub fn check(
     if hosts > 1 || (hosts == 0 && version >= Version::HTTP_11) {
         return Err("A request has exactly one Host (RFC 9112, section 3.2).");
     }
-    if !headers.get(HOST).is_none_or(is_authority) {
+    if !headers
+        .get(HOST)
+        .is_none_or(|host| is_authority(host.as_bytes()))
+    {
         return Err("The Host is no host and port (RFC 9110, section 7.2).");
     }
     if headers.contains_key(TRANSFER_ENCODING) {
@@ -53,10 +56,40 @@ pub fn check(
     Ok(())
 }
 
-/// Whether only characters of a host and a port stand there (RFC 3986, section 3.2); none at all is allowed.
-fn is_authority(host: &HeaderValue) -> bool {
-    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(byte);
-    host.as_bytes().iter().all(fits)
+/// Whether a host, and a port if there is one, stand there and nothing else (RFC 3986, section 3.2); none at all is allowed, and a
+/// list of hosts is not.
+#[must_use]
+pub fn is_authority(text: &[u8]) -> bool {
+    let (host, rest) = match text {
+        [b'[', inner @ ..] => {
+            let end = inner.iter().position(|byte| *byte == b']');
+            let Some((address, [_, rest @ ..])) = end.and_then(|end| inner.split_at_checked(end))
+            else {
+                return false;
+            };
+            let address = std::str::from_utf8(address).ok();
+            if address.is_none_or(|address| address.parse::<std::net::Ipv6Addr>().is_err()) {
+                return false;
+            }
+            (&b""[..], rest)
+        }
+        _ => {
+            let end = text.iter().position(|byte| *byte == b':');
+            text.split_at(end.unwrap_or(text.len()))
+        }
+    };
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%".contains(byte);
+    let is_port = |port: &[u8]| {
+        let number = std::str::from_utf8(port).ok();
+        port.iter().all(u8::is_ascii_digit)
+            && number.is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+    };
+    host.iter().all(fits)
+        && match rest {
+            [] => true,
+            [b':', port @ ..] => is_port(port),
+            _ => false,
+        }
 }
 
 /// Whether a `Connection` line names a field that the request, the proxy or the upstream lives by: following it would take
@@ -184,6 +217,30 @@ mod tests {
         let keys: [HeaderName; 0] = [];
         assert!(check(Version::HTTP_2, &head(&[]), &keys).is_err());
         assert!(check(Version::HTTP_2, &head(&[("host", "a")]), &keys).is_ok());
+    }
+
+    #[test]
+    fn a_host_is_a_host_and_a_port() {
+        for good in [
+            "",
+            "a",
+            "shop.example:8443",
+            "a:",
+            "127.0.0.1:1",
+            "[::1]",
+            "[2001:db8::1]:443",
+            "x_y",
+            "caf%C3%A9",
+            "a;b",
+        ] {
+            assert!(is_authority(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "a:99999", "a:x", "a:-1", "a:1:2", "a,b", "[::1", "[::g]", "[::1]x", "::1", "u@a",
+            "u:p@a", "a/b", "a b", "a]", "[]", "a:+1",
+        ] {
+            assert!(!is_authority(bad.as_bytes()), "{bad}");
+        }
     }
 
     #[test]

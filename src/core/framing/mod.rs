@@ -18,6 +18,6 @@ mod tests;
 
 pub use self::{
     fault::Fault,
-    fields::{check, drop_underscore_twins},
+    fields::{check, drop_underscore_twins, is_authority},
     stream::{Limits, Place, Read, Stream, Then},
 };

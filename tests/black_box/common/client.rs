@@ -375,6 +375,6 @@ fn status(head: &Head) -> Result<u16, Trouble> {
         .and_then(|rest| rest.get(..3));
     let code = code
         .and_then(|code| code.parse().ok())
-        .filter(|code| (100..600).contains(code));
+        .filter(|code| (100..1000).contains(code));
     code.ok_or_else(|| Trouble::Malformed(format!("{:?} is no status line", head.start)))
 }
