@@ -6,6 +6,7 @@
 //! | `/readyz` | 200, or 503 with reasons; beside that how the upstreams look |
 //! | `/metrics` | the Prometheus text |
 //! | `/api/v1/drain` | POST: drains, and answers when that is done |
+//! | `/api/v1/status`, `/api/v1/policy` | what this process is, and what it promises: `status` |
 //! | `/api/v1/records` | what operators see and settle: `records` |
 //!
 //! Elsewhere GET and HEAD alone; 405 otherwise, 404 for any other path. Who may use `/api/v1` is `admission`'s to say, before anything
@@ -17,6 +18,7 @@ mod answer;
 pub mod drain;
 pub mod health;
 mod records;
+mod status;
 
 use std::{
     convert::Infallible,
@@ -92,6 +94,7 @@ pub struct AdminState {
     metrics: Metrics,
     health: Arc<Health>,
     store: Arc<Stores>,
+    started: Instant,
     /// What is in force.
     config: Arc<ArcSwap<Config>>,
     /// `admin.token_file`
@@ -125,6 +128,7 @@ impl AdminState {
             metrics,
             health,
             store,
+            started: Instant::now(),
             config,
             token: Mutex::new(token),
             listing: Semaphore::new(1),
@@ -344,6 +348,9 @@ async fn api(
     let by = By { who, admitted };
     match path {
         "/drain" => drain(state, &by, &request, activity).await,
+        "/status" | "/policy" if !is_read(request.method()) => method_not_allowed("GET, HEAD"),
+        "/status" => status::status(state),
+        "/policy" => status::policy(state),
         _ => match path.strip_prefix("/records") {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => {
                 records::answer(state, &by, request, rest).await

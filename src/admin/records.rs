@@ -182,7 +182,7 @@ async fn resolve(state: &AdminState, by: &By, name: &Name, request: Request<Inco
     let route = config.routes.iter().find(|route| route.name == row.route);
     let resolution = match resolution_for(wanted, route) {
         Ok(resolution) => resolution,
-        Err(refused) => return refused,
+        Err((status, why)) => return explained(status, &why),
     };
     let status = match &resolution {
         Resolution::Release => None,
@@ -262,8 +262,11 @@ fn too_large() -> Answer {
     )
 }
 
+/// A status, and why.
+type Refused = (StatusCode, String);
+
 /// What is wanted, if an answer of the upstream on this route could be kept so.
-fn resolution_for(wanted: Wanted, route: Option<&Route>) -> Result<Resolution, Answer> {
+fn resolution_for(wanted: Wanted, route: Option<&Route>) -> Result<Resolution, Refused> {
     let Wanted::Complete(answer) = wanted else {
         return Ok(Resolution::Release);
     };
@@ -274,15 +277,14 @@ fn resolution_for(wanted: Wanted, route: Option<&Route>) -> Result<Resolution, A
     });
     let cookies = listed.is_some_and(|listed| listed.contains(&http::header::SET_COOKIE));
     if answer.has_cookies() && !cookies {
-        return Err(explained(
-            StatusCode::BAD_REQUEST,
-            "Set-Cookie is not kept for replays on this route: replay_headers does not list it.",
-        ));
+        let why =
+            "Set-Cookie is not kept for replays on this route: replay_headers does not list it.";
+        return Err((StatusCode::BAD_REQUEST, why.to_owned()));
     }
     match policy.map(|policy| policy.max_response_body) {
-        Some(most) if answer.body_len() > most => Err(explained(
+        Some(most) if answer.body_len() > most => Err((
             StatusCode::PAYLOAD_TOO_LARGE,
-            &format!("max_response_body of this route is {most} bytes."),
+            format!("max_response_body of this route is {most} bytes."),
         )),
         _ => Ok(Resolution::Complete(answer.into_stored())),
     }

@@ -1,5 +1,7 @@
 //! Records for people to read: a table of several, and all that there is of one. Plain text, whatever it is shown on.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 const COLUMNS: [(&str, &str); 7] = [
@@ -56,8 +58,11 @@ pub(super) fn record(row: &Value) -> String {
         "bytes",
     ]
     .into_iter()
-    .map(|member| format!("{member:<12} {}\n", shown(row, member)))
-    .collect()
+    .fold(String::new(), |mut text, member| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{member:<12} {}", shown(row, member));
+        text
+    })
 }
 
 /// A member as text; a dash where there is none. Control characters are shown, and not obeyed.

@@ -1,5 +1,7 @@
 //! What a problem tells a human: `detail` of a problem document, the message of the other shapes.
 
+use std::fmt::Write as _;
+
 use super::{KeyFault, Problem};
 use crate::core::{record::ShortId, transition::HoldLeft};
 
@@ -35,7 +37,11 @@ impl Problem {
             Self::ExpectationFailed => "The only expectation that can be met is 100-continue.".into(),
         };
         if let (Self::OutcomeUnknown { .. }, Some(record)) = (self, record) {
-            detail.push_str(&format!(" Who operates this service can settle it sooner: `idem-proxy records resolve {record}`."));
+            // Writing to a string does not fail.
+            let _ = write!(
+                detail,
+                " Who operates this service can settle it sooner: `idem-proxy records resolve {record}`."
+            );
         }
         detail
     }
