@@ -116,8 +116,14 @@ impl App {
             cores,
         };
         let health = Arc::new(Health::default());
-        let token = config.admin.token.clone();
-        let admin = AdminState::new(metrics.clone(), Arc::clone(&health), token);
+        let config = Arc::new(config);
+        let in_force = Arc::new(ArcSwap::new(Arc::clone(&config)));
+        let admin = AdminState::new(
+            metrics.clone(),
+            Arc::clone(&health),
+            proxy.records.shared(),
+            Arc::clone(&in_force),
+        );
         let origins =
             workers::origins(&config.upstreams, &[], metrics).context("no TLS to upstreams")?;
         let secured = Secured::new(config.server.tls.clone()).context("no TLS to clients")?;
@@ -136,7 +142,7 @@ impl App {
             health,
             reloads: None,
             running,
-            config: Arc::new(ArcSwap::from_pointee(config)),
+            config: in_force,
         };
         app.watch_limits(&proxy, metrics);
         app.health.watch_store(proxy.records.watch());

@@ -1,8 +1,11 @@
 //! The command line: what the process is asked to do, and the commands that need no running proxy.
 //!
-//! Exit statuses: 0 done or drained, 1 failed while running, 2 the configuration or the command line is wrong.
+//! Exit statuses: 0 done or drained, 1 failed while running, 2 the configuration or the command line is wrong; 3 is `records`' own: nothing
+//! fits.
 
+mod client;
 pub mod drain;
+pub mod records;
 
 use std::{
     ffi::OsString,
@@ -44,6 +47,13 @@ pub enum Command {
         /// Which one.
         admin: Admin,
     },
+    /// `records`: see and settle the records of a running proxy.
+    Records {
+        /// Which one.
+        admin: Admin,
+        /// What is to be done.
+        action: records::Action,
+    },
 }
 
 /// Where a running proxy's admin API is.
@@ -69,6 +79,8 @@ pub enum Exit {
     Failed,
     /// 2: the configuration or the command line is wrong.
     Refused,
+    /// 3: no record fits what was asked for.
+    Nothing,
 }
 
 impl From<Exit> for ExitCode {
@@ -77,6 +89,7 @@ impl From<Exit> for ExitCode {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Refused => 2,
+            Exit::Nothing => 3,
         })
     }
 }
@@ -103,9 +116,9 @@ struct Line {
 enum Other {
     /// A sample payments upstream and the proxy, on loopback
     Demo,
-    /// Talk to a running proxy's admin API (not available in this version)
-    #[command(hide = true)]
-    Records(Rest),
+    /// See and settle the records of a running proxy
+    #[command(subcommand)]
+    Records(records::Words),
     /// Tell a running proxy to drain, and wait until what runs has finished
     Drain(Place),
 }
@@ -137,14 +150,6 @@ impl Place {
     }
 }
 
-/// Whatever follows a command that this version does not have.
-#[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
-struct Rest {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _words: Vec<OsString>,
-}
-
 impl Command {
     /// Reads this process's command line.
     ///
@@ -171,7 +176,10 @@ impl Command {
         })?;
         match (line.command, line.config) {
             (Some(Other::Demo), _) => Ok(Self::Demo),
-            (Some(Other::Records(_)), _) => Err(refuse("records: not available in this version")),
+            (Some(Other::Records(words)), _) => {
+                let (admin, action) = words.read()?;
+                Ok(Self::Records { admin, action })
+            }
             (Some(Other::Drain(place)), _) => place.admin().map(|admin| Self::Drain { admin }),
             (None, None) => Err(refuse("--config FILE or a command is needed; see --help")),
             (None, Some(config)) if line.check => Ok(Self::Check { config }),
@@ -348,14 +356,91 @@ mod tests {
             assert_eq!(parse(words), Err(Exit::Refused), "{words:?}");
         }
     }
-
     #[test]
-    fn commands_of_later_versions_are_refused_whatever_follows() {
-        for words in [
-            &["records"][..],
-            &["records", "list", "--admin", "http://127.0.0.1:9090"],
+    fn records_are_asked_for_by_their_ids() {
+        use records::{Action, Format, Resolution};
+        let id = "0B64750E824A01B0";
+        let of = |words: &[&str]| {
+            let words: Vec<&str> = ["records"].iter().chain(words).copied().collect();
+            match parse(&[&words[..], &["--config", "p.toml"]].concat()) {
+                Ok(Command::Records { admin, action }) => {
+                    assert_eq!(admin, Admin::Configured("p.toml".into()));
+                    Ok(action)
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(exit) => Err(exit),
+            }
+        };
+        let lower = id.to_lowercase();
+        let list = Action::List {
+            state: Some("unknown".into()),
+            route: None,
+            limit: Some(5),
+            after: None,
+            format: Format::Json,
+        };
+        let words = ["list", "--state", "unknown", "--limit", "5", "--json"];
+        assert_eq!(of(&words), Ok(list));
+        let show = Action::Show {
+            id: lower.clone(),
+            format: Format::Text,
+        };
+        assert_eq!(of(&["show", id]), Ok(show));
+        assert_eq!(of(&["purge", id]), Ok(Action::Purge { id: lower.clone() }));
+        let release = Action::Resolve {
+            id: lower.clone(),
+            resolution: Resolution::Release,
+        };
+        assert_eq!(of(&["resolve", id, "--outcome", "release"]), Ok(release));
+        let complete = Action::Resolve {
+            id: lower,
+            resolution: Resolution::Complete {
+                status: 201,
+                headers: vec![("location".into(), "/a:b".into())],
+                body: String::new(),
+            },
+        };
+        let words = ["resolve", id, "--outcome", "complete", "--status", "201"];
+        let words = [&words[..], &["--header", "Location: /a:b"]].concat();
+        assert_eq!(of(&words), Ok(complete));
+        for wrong in [
+            &["list", "--state", "done"][..],
+            &["list", "--limit", "0"],
+            &["list", "--limit", "1001"],
+            &["show"],
+            &["show", "0b64750e824a01b"],
+            &["show", "../../livez/....."],
+            &["purge", "zb64750e824a01b0"],
+            &["resolve", id],
+            &["resolve", id, "--outcome", "maybe"],
+            &["resolve", id, "--outcome", "release", "--status", "201"],
+            &["resolve", id, "--outcome", "complete"],
+            &["resolve", id, "--outcome", "complete", "--status", "199"],
+            &[
+                "resolve",
+                id,
+                "--outcome",
+                "complete",
+                "--status",
+                "201",
+                "--header",
+                "no",
+            ],
+            &[
+                "resolve",
+                id,
+                "--outcome",
+                "complete",
+                "--status",
+                "201",
+                "--body-file",
+                "/no/such",
+            ],
         ] {
-            assert_eq!(parse(words), Err(Exit::Refused), "{words:?}");
+            assert_eq!(of(wrong), Err(Exit::Refused), "{wrong:?}");
         }
+        assert_eq!(parse(&["records"]), Err(Exit::Refused));
+        assert_eq!(parse(&["records", "list"]), Err(Exit::Refused));
+        assert_eq!(parse(&["records", "--help"]), Err(Exit::Done));
     }
 }

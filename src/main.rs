@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve { config }) => serve(&config),
         Ok(Command::Demo) => run_demo(),
         Ok(Command::Drain { admin }) => cli::drain::run(&admin),
+        Ok(Command::Records { admin, action }) => cli::records::run(&admin, &action),
     };
     exit.into()
 }

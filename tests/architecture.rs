@@ -27,7 +27,7 @@ const ARROWS: [(&str, &str); 20] = [
         "server",
         "config core limit net proxy tasks telemetry timers tls",
     ),
-    ("admin", "config core telemetry"),
+    ("admin", "config core store telemetry"),
     (
         "proxy",
         "config core flight identity limit route store tasks telemetry timers tls upstream",

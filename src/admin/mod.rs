@@ -6,14 +6,19 @@
 //! | `/readyz` | 200, or 503 with reasons; beside that how the upstreams look |
 //! | `/metrics` | the Prometheus text |
 //! | `/api/v1/drain` | POST: drains, and answers when that is done |
+//! | `/api/v1/status`, `/api/v1/policy` | what this process is, and what it promises: `status` |
+//! | `/api/v1/records` | what operators see and settle: `records` |
 //!
 //! Elsewhere GET and HEAD alone; 405 otherwise, 404 for any other path. Who may use `/api/v1` is `admission`'s to say, before anything
-//! else is said there. Everything is bounded: [`MAX_CONNECTIONS`], the time and size of a head, the life of a connection; request bodies
-//! are not read. Where all places are taken, idle connections make room for new ones.
+//! else is said there. Everything is bounded: [`MAX_CONNECTIONS`], the time and size of a head, the life of a connection; the one request
+//! body that is read is that of a resolution. Where all places are taken, idle connections make room for new ones.
 
 mod admission;
+mod answer;
 pub mod drain;
 pub mod health;
+mod records;
+mod status;
 
 use std::{
     convert::Infallible,
@@ -27,10 +32,9 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use arc_swap::ArcSwap;
+use http::{Method, Request, StatusCode};
 use http_body::Body as _;
-use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -42,12 +46,14 @@ use tokio::{
 
 pub use self::admission::Reach;
 use self::{
-    admission::Turned,
+    admission::Admitted,
+    answer::{Answer, explained, method_not_allowed, not_found, plain, problem, turned_away},
     drain::{DrainEnd, Drains},
     health::{Health, Readiness},
 };
 use crate::{
-    config::Token,
+    config::{Config, Token},
+    store::Stores,
     telemetry::metrics::{Limit, Metrics},
 };
 
@@ -87,8 +93,16 @@ const LAST_ANSWER: Duration = Duration::from_secs(5);
 pub struct AdminState {
     metrics: Metrics,
     health: Arc<Health>,
+    store: Arc<Stores>,
+    started: Instant,
+    /// What is in force.
+    config: Arc<ArcSwap<Config>>,
     /// `admin.token_file`
     token: Mutex<Option<Token>>,
+    /// Lists are made one after the other.
+    listing: Semaphore,
+    /// So many resolutions may be read at a time.
+    resolving: Semaphore,
     drains: Drains,
     connections: Arc<Semaphore>,
     waiting: Semaphore,
@@ -97,9 +111,15 @@ pub struct AdminState {
 }
 
 impl AdminState {
-    /// For these metrics, this health and this token; one for all admin listeners of a process.
+    /// For these metrics, this health and this store, under the configuration in force; one for all admin listeners of a process.
     #[must_use]
-    pub fn new(metrics: Metrics, health: Arc<Health>, token: Option<Token>) -> Self {
+    pub fn new(
+        metrics: Metrics,
+        health: Arc<Health>,
+        store: Arc<Stores>,
+        config: Arc<ArcSwap<Config>>,
+    ) -> Self {
+        let token = config.load().admin.token.clone();
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let own = Arc::clone(&connections);
         let open = move || (MAX_CONNECTIONS - own.available_permits().min(MAX_CONNECTIONS)) as u64;
@@ -107,7 +127,12 @@ impl AdminState {
         Self {
             metrics,
             health,
+            store,
+            started: Instant::now(),
+            config,
             token: Mutex::new(token),
+            listing: Semaphore::new(1),
+            resolving: Semaphore::new(records::RESOLVING),
             drains: Drains::default(),
             connections,
             waiting: Semaphore::new(MAX_WAITING),
@@ -210,7 +235,7 @@ pub async fn serve<S>(
         let (state, activity) = (Arc::clone(&state), Arc::clone(&activity));
         async move {
             let _running = Counted::one(&activity.running);
-            let answer = answer(&state, operator, &request, &activity).await;
+            let answer = answer(&state, operator, request, &activity).await;
             activity.answered.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Infallible>(answer)
         }
@@ -252,28 +277,27 @@ fn tell(ended: hyper::Result<()>) {
     }
 }
 
-type Answer = Response<Full<Bytes>>;
-
 async fn answer(
     state: &AdminState,
     operator: Operator,
-    request: &Request<Incoming>,
+    request: Request<Incoming>,
     activity: &Activity,
 ) -> Answer {
-    let (method, path) = (request.method(), request.uri().path());
+    let path = request.uri().path();
     let endpoint = match path {
         "/livez" => Endpoint::Livez,
         "/readyz" => Endpoint::Readyz,
         "/metrics" => Endpoint::Metrics,
         _ => match path.strip_prefix(API) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-                return api(state, operator, request, rest, activity).await;
+                let rest = rest.to_owned();
+                return api(state, operator, request, &rest, activity).await;
             }
-            _ => return problem(StatusCode::NOT_FOUND, "Not Found"),
+            _ => return not_found(),
         },
     };
     // hyper leaves out the body that answers a HEAD.
-    if method != Method::GET && method != Method::HEAD {
+    if !is_read(request.method()) {
         return method_not_allowed("GET, HEAD");
     }
     match endpoint {
@@ -293,11 +317,23 @@ enum Endpoint {
     Metrics,
 }
 
+fn is_read(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
+}
+
+/// Who asks, and why they may; as logs name them.
+#[derive(Debug)]
+struct By {
+    /// The address, or `unix`.
+    who: String,
+    admitted: Admitted,
+}
+
 /// A request for the API; `path` is what follows [`API`].
 async fn api(
     state: &AdminState,
     operator: Operator,
-    request: &Request<Incoming>,
+    request: Request<Incoming>,
     path: &str,
     activity: &Activity,
 ) -> Answer {
@@ -306,9 +342,30 @@ async fn api(
         Ok(admitted) => admitted,
         Err(turned) => return turned_away(turned),
     };
-    if path != "/drain" {
-        return problem(StatusCode::NOT_FOUND, "Not Found");
+    let who = operator
+        .address
+        .map_or_else(|| "unix".to_owned(), |address| address.to_string());
+    let by = By { who, admitted };
+    match path {
+        "/drain" => drain(state, &by, &request, activity).await,
+        "/status" | "/policy" if !is_read(request.method()) => method_not_allowed("GET, HEAD"),
+        "/status" => status::status(state),
+        "/policy" => status::policy(state),
+        _ => match path.strip_prefix("/records") {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+                records::answer(state, &by, request, rest).await
+            }
+            _ => not_found(),
+        },
     }
+}
+
+async fn drain(
+    state: &AdminState,
+    by: &By,
+    request: &Request<Incoming>,
+    activity: &Activity,
+) -> Answer {
     if request.method() != Method::POST {
         return method_not_allowed("POST");
     }
@@ -318,10 +375,8 @@ async fn api(
             "A drain is asked for without a body.",
         );
     }
-    let by = operator
-        .address
-        .map_or_else(|| "unix".to_owned(), |address| address.to_string());
-    tracing::info!(by, admitted = admitted.as_str(), "a drain was asked for");
+    let admitted = by.admitted.as_str();
+    tracing::info!(by = by.who, admitted, "a drain was asked for");
     let _draining = Counted::one(&activity.draining);
     drained(&state.drains.ask().await)
 }
@@ -355,21 +410,6 @@ fn drained(end: &DrainEnd) -> Answer {
     }
 }
 
-fn turned_away(turned: Turned) -> Answer {
-    let mut refused = explained(turned.status(), turned.detail());
-    if let Some((name, challenge)) = turned.challenge() {
-        refused.headers_mut().insert(name, challenge);
-    }
-    refused
-}
-
-fn method_not_allowed(allowed: &'static str) -> Answer {
-    let mut refused = problem(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-    let allowed = HeaderValue::from_static(allowed);
-    refused.headers_mut().insert(header::ALLOW, allowed);
-    refused
-}
-
 fn readiness(readiness: &Readiness, metrics: &Metrics) -> Answer {
     let status = match readiness {
         Readiness::Ready => StatusCode::OK,
@@ -391,33 +431,8 @@ async fn metrics(metrics: Metrics) -> Answer {
             text,
         ),
         // The runtime is being shut down.
-        Err(_) => problem(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"),
+        Err(_) => problem(StatusCode::SERVICE_UNAVAILABLE),
     }
-}
-
-/// An error without a type of its own (RFC 9457, section 4.2.1).
-fn problem(status: StatusCode, title: &str) -> Answer {
-    let document =
-        serde_json::json!({"type": "about:blank", "title": title, "status": status.as_u16()});
-    plain(status, "application/problem+json", document.to_string())
-}
-
-/// The same with a sentence of its own.
-fn explained(status: StatusCode, detail: &str) -> Answer {
-    let title = status.canonical_reason().unwrap_or_default();
-    let document = serde_json::json!({
-        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
-    });
-    plain(status, "application/problem+json", document.to_string())
-}
-
-fn plain(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
 }
 
 #[cfg(test)]

@@ -9,7 +9,15 @@ use crate::{core::policy::RouteName, telemetry::metrics::Outcome};
 
 fn state() -> Arc<AdminState> {
     let metrics = Metrics::new(&[RouteName::new("orders")]);
-    Arc::new(AdminState::new(metrics, Arc::new(Health::new()), None))
+    let loaded = crate::config::parse("none", "", []).loaded().unwrap();
+    let config = Arc::new(ArcSwap::from_pointee(loaded.config));
+    let health = Arc::new(Health::new());
+    Arc::new(AdminState::new(
+        metrics,
+        health,
+        Arc::new(Stores::None),
+        config,
+    ))
 }
 
 const LOCAL: Operator = Operator {
@@ -127,7 +135,9 @@ async fn other_methods_and_paths_are_refused() {
     for path in [
         "/",
         "/metrics/",
-        "/api/v1/status",
+        "/api/v1/nothing",
+        "/api/v1/recordsfile",
+        "/api/v1/records/0123456789abcdef/else",
         "/api/v1",
         "/api/v12",
         "/api",
@@ -138,6 +148,20 @@ async fn other_methods_and_paths_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
         let document: serde_json::Value = serde_json::from_str(body(&answer)).unwrap();
         assert_eq!(document["status"], 404);
+    }
+}
+
+#[tokio::test]
+async fn without_a_store_there_are_no_records() {
+    let state = state();
+    let id = "0123456789abcdef";
+    for (method, path) in [
+        ("GET", "/api/v1/records".to_owned()),
+        ("GET", format!("/api/v1/records/{id}")),
+        ("DELETE", format!("/api/v1/records/{id}")),
+    ] {
+        let answer = ask(&state, method, &path).await;
+        assert!(answer.starts_with("HTTP/1.1 501 "), "{path}: {answer}");
     }
 }
 

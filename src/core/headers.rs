@@ -11,7 +11,8 @@ use http::{
 use super::{forwarding::append_forwarded, policy::ReplayHeaders};
 
 /// Fields that mean one connection and end with it (RFC 9110, section 7.6.1), beside those that `Connection` names.
-pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
+#[must_use]
+pub fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "connection"

@@ -41,6 +41,12 @@ impl Records {
         &self.store
     }
 
+    /// The store, for operators.
+    #[must_use]
+    pub fn shared(&self) -> Arc<Stores> {
+        Arc::clone(&self.store)
+    }
+
     /// Tells whether the store answers, for as long as somebody wants to know.
     pub fn watch(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let store = Arc::clone(&self.store);

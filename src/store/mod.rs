@@ -118,7 +118,7 @@ impl Stores {
     pub async fn list(&self, query: &Query) -> Result<Vec<Row>, StoreError> {
         match self {
             Self::None => Err(StoreError::None),
-            Self::Memory(store) => Ok(store.list(query)),
+            Self::Memory(store) => Ok(Box::pin(store.list_slowly(query)).await),
             Self::Disk(store) => Box::pin(store.list(query)).await,
         }
     }

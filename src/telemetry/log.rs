@@ -20,6 +20,7 @@ use tracing::{Dispatch, Level, dispatcher, level_filters::LevelFilter};
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt as _};
 
 use self::layer::LineLayer;
+pub use self::line::rfc3339;
 pub(super) use self::writer::LineKind;
 pub use self::writer::LineWriter;
 use crate::config::LogFormat;

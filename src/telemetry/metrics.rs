@@ -199,6 +199,15 @@ impl Metrics {
         levels.push((limit, read));
     }
 
+    /// The level of each limit that is watched, now.
+    #[must_use]
+    pub fn limit_levels(&self) -> Vec<(Limit, u64)> {
+        // The guard is not held while rooms are asked for their levels: they may count meanwhile.
+        let watched = self.0.house.levels.lock().clone();
+        let levels = watched.into_iter();
+        levels.map(|(limit, read)| (limit, read())).collect()
+    }
+
     /// From now on `read` tells when certificates expire.
     pub fn watch_certificates(&self, read: ReadExpiries) {
         *self.0.house.certificates.lock() = Some(read);

@@ -63,6 +63,10 @@ mod real_clients;
 #[cfg(test)]
 mod records;
 #[cfg(test)]
+mod records_api;
+#[cfg(test)]
+mod records_command;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod replays;

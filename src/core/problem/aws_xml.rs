@@ -46,7 +46,7 @@ pub(super) fn status(problem: &Problem) -> StatusCode {
 
 pub(super) fn body(problem: &Problem, record: Option<ShortId>) -> String {
     let (_, code) = said(problem);
-    let message = escaped(&problem.detail());
+    let message = escaped(&problem.detail(record));
     let request = record.map_or_else(|| NO_RECORD.to_owned(), |record| record.to_string());
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>{code}</Code>\

@@ -1,12 +1,15 @@
 //! What a problem tells a human: `detail` of a problem document, the message of the other shapes.
 
+use std::fmt::Write as _;
+
 use super::{KeyFault, Problem};
-use crate::core::transition::HoldLeft;
+use crate::core::{record::ShortId, transition::HoldLeft};
 
 impl Problem {
-    pub(super) fn detail(&self) -> String {
+    /// The sentence; `record` is what an operator settles where only an operator can.
+    pub(super) fn detail(&self, record: Option<ShortId>) -> String {
         #[rustfmt::skip]
-        let detail = match self {
+        let mut detail: String = match self {
             Self::KeyMissing { carrier: Some(carrier) } => format!("This operation needs an idempotency key. Send one in `{}`, and send the same one with every retry.", carrier.as_str()),
             Self::KeyMissing { carrier: None } => "This operation needs an idempotency key. Send one, and send the same one with every retry.".into(),
             Self::KeyInvalid(refused) => format!("The idempotency key in `{}` {}", refused.carrier.as_str(), refused.fault.rule()),
@@ -33,6 +36,13 @@ impl Problem {
             Self::LoopDetected => "The request came back to the proxy that it was sent through: the upstream leads to the proxy itself.".into(),
             Self::ExpectationFailed => "The only expectation that can be met is 100-continue.".into(),
         };
+        if let (Self::OutcomeUnknown { .. }, Some(record)) = (self, record) {
+            // Writing to a string does not fail.
+            let _ = write!(
+                detail,
+                " Who operates this service can settle it sooner: `idem-proxy records resolve {record}`."
+            );
+        }
         detail
     }
 }

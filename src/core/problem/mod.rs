@@ -195,8 +195,8 @@ impl Problem {
                 problem_json::MEDIA_TYPE,
                 problem_json::body(self, errors, record),
             ),
-            ErrorShape::Stripe => (json::MEDIA_TYPE, stripe::body(self)),
-            ErrorShape::Platform => (json::MEDIA_TYPE, platform::body(self)),
+            ErrorShape::Stripe => (json::MEDIA_TYPE, stripe::body(self, record)),
+            ErrorShape::Platform => (json::MEDIA_TYPE, platform::body(self, record)),
             ErrorShape::AwsXml => (aws_xml::MEDIA_TYPE, aws_xml::body(self, record)),
         };
         (media_type, text.into())

@@ -6,7 +6,7 @@
 use http::StatusCode;
 
 use super::{Problem, json::Object};
-use crate::core::policy::Carrier;
+use crate::core::{policy::Carrier, record::ShortId};
 
 struct Said<'a> {
     status: StatusCode,
@@ -71,11 +71,11 @@ pub(super) fn status(problem: &Problem) -> StatusCode {
     said(problem).status
 }
 
-pub(super) fn body(problem: &Problem) -> String {
+pub(super) fn body(problem: &Problem, record: Option<ShortId>) -> String {
     let said = said(problem);
     Object::new()
         .with("code", said.code)
-        .with("message", problem.detail())
+        .with("message", problem.detail(record))
         .with("retryable", said.retryable)
         .with_some("field", said.field.map(Carrier::as_str))
         .text()

@@ -6,6 +6,7 @@
 use http::StatusCode;
 
 use super::{Problem, json::Object};
+use crate::core::record::ShortId;
 
 struct Said {
     status: StatusCode,
@@ -61,12 +62,12 @@ pub(super) fn status(problem: &Problem) -> StatusCode {
     said(problem).status
 }
 
-pub(super) fn body(problem: &Problem) -> String {
+pub(super) fn body(problem: &Problem, record: Option<ShortId>) -> String {
     let said = said(problem);
     let error = Object::new()
         .with("type", said.kind)
         .with("code", said.code)
-        .with("message", problem.detail())
+        .with("message", problem.detail(record))
         .text();
     format!("{{\"error\":{error}}}")
 }

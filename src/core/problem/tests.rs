@@ -248,7 +248,7 @@ fn platform_says_each() {
         assert_eq!(problem.status(&errors(shape)), status, "{slug}");
         assert_eq!(told["code"], code, "{slug}");
         assert_eq!(told["retryable"], retryable, "{slug}");
-        assert_eq!(told["message"], problem.detail(), "{slug}");
+        assert_eq!(told["message"], problem.detail(Some(record())), "{slug}");
         let mut wanted: BTreeSet<&str> = ["code", "message", "retryable"].into();
         if matches!(slug, "key-missing" | "key-invalid") {
             assert_eq!(told["field"], "X-Key", "{slug}");
@@ -269,7 +269,7 @@ fn stripe_says_each() {
         assert_eq!(members(error), ["code", "message", "type"].into(), "{slug}");
         assert_eq!(error["type"], kind, "{slug}");
         assert_eq!(error["code"], code, "{slug}");
-        assert_eq!(error["message"], problem.detail(), "{slug}");
+        assert_eq!(error["message"], problem.detail(Some(record())), "{slug}");
     }
 }
 
@@ -285,7 +285,7 @@ fn aws_says_each() {
             (None, "0000000000000000"),
         ] {
             let told = Xml::document(&text(&problem, shape, record, "text/xml"));
-            let error = vec![leaf("Code", code), leaf("Message", &problem.detail())];
+            let error = vec![leaf("Code", code), leaf("Message", &problem.detail(record))];
             let inside = vec![
                 element("Errors", vec![element("Error", error)]),
                 leaf("RequestID", request),
@@ -330,7 +330,7 @@ fn a_carrier_of_any_name_is_told_unharmed() {
         assert_eq!(told["field"], odd);
         let xml = text(&problem, ErrorShape::AwsXml, None, "text/xml");
         let shown = odd.replace(['\u{1}', '\u{ffff}'], "\u{fffd}");
-        let message = problem.detail().replace(odd, &shown);
+        let message = problem.detail(None).replace(odd, &shown);
         let Xml::Element(_, inside) = Xml::document(&xml) else {
             panic!("{xml}")
         };
@@ -339,6 +339,36 @@ fn a_carrier_of_any_name_is_told_unharmed() {
             "{xml}"
         );
     }
+}
+
+#[test]
+fn an_unknown_outcome_names_the_command_that_settles_it_in_every_shape() {
+    let second = Duration::from_secs(1);
+    for left in [HoldLeft::Forever, HoldLeft::For(second)] {
+        let unknown = Problem::OutcomeUnknown {
+            left,
+            retry_after: second,
+        };
+        for (shape, media_type) in [
+            (ErrorShape::Problem, "application/problem+json"),
+            (ErrorShape::Platform, "application/json"),
+            (ErrorShape::Stripe, "application/json"),
+            (ErrorShape::AwsXml, "text/xml"),
+        ] {
+            let command = "`idem-proxy records resolve a5a5a5a5a5a5a5a5`";
+            let told = text(&unknown, shape, Some(record()), media_type);
+            assert!(told.contains(command), "{told}");
+            let told = text(&unknown, shape, None, media_type);
+            assert!(!told.contains("records resolve"), "{told}");
+        }
+    }
+    let other = text(
+        &Problem::KeyReused,
+        ErrorShape::Problem,
+        Some(record()),
+        "application/problem+json",
+    );
+    assert!(!other.contains("records resolve"), "{other}");
 }
 
 #[test]

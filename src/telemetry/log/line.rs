@@ -71,6 +71,20 @@ pub(in crate::telemetry) fn push_time(line: &mut Vec<u8>, at: Timestamp) {
     line.push(b'Z');
 }
 
+/// A point in time as RFC 3339 (section 5.6) spells it, in UTC, with milliseconds; its years have four digits, and later ones are spelt
+/// as the end of 9999.
+#[must_use]
+pub fn rfc3339(at: Timestamp) -> String {
+    const LAST_MS: u64 = 253_402_300_799_999;
+    let mut text = Vec::with_capacity(24);
+    push_time(
+        &mut text,
+        Timestamp::from_millis(at.as_millis().min(LAST_MS)),
+    );
+    // Digits and punctuation are UTF-8.
+    String::from_utf8(text).unwrap_or_default()
+}
+
 fn push_second(line: &mut Vec<u8>, second: u64) {
     let (days, second_of_day) = (second / 86_400, second % 86_400);
     let (year, month, day) = civil(days);
