@@ -171,6 +171,13 @@ fn chain(headers: &HeaderMap, peer: Option<&HeaderValue>) -> Option<HeaderValue>
         .filter(|all| !all.is_empty())
 }
 
+/// Takes the length out of an answer that has none (RFC 9110, section 8.6).
+pub fn strip_length(status: StatusCode, headers: &mut HeaderMap) {
+    if status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    }
+}
+
 /// Whether an answer has no body whatever its head says (RFC 9110, section 6.4.1).
 #[must_use]
 pub fn is_bodyless(method: &Method, status: StatusCode) -> bool {

@@ -2,14 +2,13 @@
 
 use bytes::Bytes;
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 use super::{Refusal, Worker};
 use crate::{
     core::problem::Problem,
     limit::Permit,
     telemetry::metrics::{Limit, Outcome},
-    upstream::{Incomplete, Pause, next_piece},
+    upstream::{Incomplete, Pause, Received, next_piece},
 };
 
 /// A body that was read whole, and the room that it takes.
@@ -25,7 +24,7 @@ impl Buffered {
     pub(super) async fn read(
         worker: &Worker,
         limit: usize,
-        mut incoming: Incoming,
+        mut incoming: Received,
         mut see: impl FnMut(&[u8]),
     ) -> Result<Self, Refusal> {
         let proxy = &worker.proxy;

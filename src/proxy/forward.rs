@@ -19,7 +19,9 @@ use crate::{
         forwarding, headers, policy::Errors, problem::Problem, trace::Trace, upgrade::Protocols,
     },
     telemetry::metrics::{Outcome, StatusClass},
-    upstream::{MaybeSent, OutgoingBody, Pool, SendFailure, Upload, UploadStage, UpstreamBody},
+    upstream::{
+        MaybeSent, OutgoingBody, Pool, Received, SendFailure, Upload, UploadStage, UpstreamBody,
+    },
 };
 use http_body::Body as _;
 
@@ -195,6 +197,7 @@ pub(super) fn outgoing(
     peer: &Peer,
 ) -> (Request<OutgoingBody>, Option<Arc<Upload>>) {
     let (mut parts, incoming) = request.into_parts();
+    let incoming = Received::new(incoming, parts.version);
     passing.head(&mut parts, peer);
     let (body, upload) = if incoming.is_end_stream() {
         (OutgoingBody::Whole(None), None)
@@ -292,6 +295,7 @@ pub(super) fn outgoing_head(
 pub(super) fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
     let mut response = response.map(AnswerBody::Streamed);
     headers::strip_hop_by_hop(response.headers_mut());
+    headers::strip_length(response.status(), response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response
 }
@@ -299,5 +303,6 @@ pub(super) fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
 /// The same for the head of an execution's answer.
 pub(super) fn passed_head(parts: &mut http::response::Parts) {
     headers::strip_hop_by_hop(&mut parts.headers);
+    headers::strip_length(parts.status, &mut parts.headers);
     parts.version = Version::HTTP_11;
 }

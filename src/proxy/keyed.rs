@@ -34,6 +34,7 @@ use crate::{
     limit::Permit,
     store::{Begin, Bound, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics},
+    upstream::Received,
 };
 
 /// A keyed request: where it came, and what names it there.
@@ -103,6 +104,7 @@ async fn read(
 ) -> Result<(Buffered, Arc<Fingerprint>), Refusal> {
     let policy = &*place.route.policy;
     let mut print = print(place, carried, parts);
+    let incoming = Received::new(incoming, parts.version);
     let read = Buffered::read(worker, policy.max_request_body, incoming, |piece| {
         print.update(piece);
     });

@@ -5,14 +5,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response, StatusCode, response};
+use http::{Request, Response, StatusCode, Version, response};
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     MaybeSent, NotSent, OutgoingBody, Pool, SendFailure, UpstreamBody, framing::judge, pool::Fresh,
-    sent::Used,
+    received::Received, sent::Used,
 };
 
 /// What came of a request to switch.
@@ -72,7 +72,9 @@ impl Pool {
                     let _ = connection.await;
                 });
             }
-            return Ok(Switch::Answer(response.map(UpstreamBody::alone)));
+            return Ok(Switch::Answer(response.map(|incoming| {
+                UpstreamBody::alone(Received::new(incoming, Version::HTTP_11))
+            })));
         }
         let upgraded = hyper::upgrade::on(&mut response);
         if running {
