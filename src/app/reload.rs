@@ -174,11 +174,7 @@ impl Reloading {
     }
 
     /// The upstreams, and what TLS to clients is spoken by if that has changed. Their files are read where blocking is allowed.
-    async fn tls(
-        &self,
-        old: &Config,
-        new: &Config,
-    ) -> anyhow::Result<(Vec<Arc<Origin>>, Secured)> {
+    async fn tls(&self, old: &Config, new: &Config) -> anyhow::Result<(Vec<Arc<Origin>>, Secured)> {
         let before = self.origins.load_full();
         let metrics = self.accepting.front.load().proxy.metrics.clone();
         let upstreams = new.upstreams.clone();
