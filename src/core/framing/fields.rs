@@ -2,10 +2,10 @@
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
-    header::{
-        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING,
-    },
+    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
 };
+
+use crate::core::headers::is_end_to_end;
 
 /// Judges a request's head.
 ///
@@ -96,15 +96,8 @@ fn names_end_to_end(headers: &HeaderMap, acted_on: &[HeaderName]) -> bool {
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii);
     let protected = |name: &[u8]| {
-        let starts = |prefix: &[u8]| {
-            name.get(..prefix.len())
-                .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-        };
         let is = |field: &HeaderName| name.eq_ignore_ascii_case(field.as_str().as_bytes());
-        starts(b"content-")
-            || starts(b"x-forwarded-")
-            || [HOST, AUTHORIZATION, COOKIE, CACHE_CONTROL].iter().any(is)
-            || acted_on.iter().any(is)
+        is_end_to_end(name) || acted_on.iter().any(is)
     };
     names.into_iter().any(protected)
 }
