@@ -26,7 +26,6 @@ use super::{
     drain::Begun,
     frames::{Frames, Watched},
     guard::Times,
-    head_timer::HeadTimer,
     turns::{Paced, Turns},
 };
 use crate::{
@@ -88,8 +87,8 @@ pub(super) async fn serve<S>(
     });
     let max_head = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
     let mut connection = pin!(
+        // No timer: pings and automatic windows are off, and times are kept by `End`.
         http2::Builder::new(now.executions.clone())
-            .timer(HeadTimer(Arc::clone(&now.times)))
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head)
             .initial_stream_window_size(STREAM_WINDOW)
