@@ -121,6 +121,8 @@ pub fn drop_underscore_twins(headers: &mut HeaderMap, acted_on: &[HeaderName]) {
 
 #[cfg(test)]
 mod tests {
+    use http::header::AUTHORIZATION;
+
     use super::*;
 
     fn head(lines: &[(&str, &str)]) -> HeaderMap {
