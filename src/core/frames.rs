@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-/// The bytes that a client's side starts with before its first frame (RFC 9113, section 3.4).
-const PREFACE_LENGTH: usize = 24;
+/// What a client says before its first frame (RFC 9113, section 3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A frame's header (RFC 9113, section 4.1).
 const HEADER_LENGTH: usize = 9;
@@ -258,7 +258,7 @@ impl Watch {
         let fitting = (max_head_bytes / FRAME_LENGTH).max(1);
         Self {
             incoming: Scanner {
-                preface: PREFACE_LENGTH,
+                preface: PREFACE.len(),
                 ..Scanner::default()
             },
             outgoing: Scanner::default(),

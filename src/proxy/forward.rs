@@ -108,19 +108,16 @@ pub(super) struct Passing<'a> {
 impl<'a> Passing<'a> {
     /// On its way to the upstream that it is for.
     pub(super) fn new(worker: &'a Worker, through: Through<'a>) -> Result<Self, Box<Answer>> {
-        match worker.pools.get(through.upstream) {
-            Some(pool) => Ok(Self {
-                worker,
-                through,
-                pool,
-            }),
+        let Some(pool) = worker.pools.get(through.upstream) else {
             // Checked when it was configured.
-            None => Err(Box::new(through.problem(
-                worker,
-                &Problem::UpstreamUnreachable,
-                Outcome::UpstreamFailure,
-            ))),
-        }
+            let refusal = (Problem::UpstreamUnreachable, Outcome::UpstreamFailure);
+            return Err(Box::new(worker.error(through.errors, &refusal, None)));
+        };
+        Ok(Self {
+            worker,
+            through,
+            pool,
+        })
     }
 
     fn head(&self, parts: &mut request::Parts, peer: &Peer) {
@@ -159,7 +156,7 @@ impl<'a> Passing<'a> {
         self.count(None, sent);
         let upstream = &self.pool.upstream().name;
         tracing::debug!(upstream, %failure, "an unkeyed call failed");
-        let (problem, outcome) = match (failure, stage) {
+        let refusal = match (failure, stage) {
             (_, Some(UploadStage::Stalled)) => (Problem::RequestTimeout, Outcome::BadRequest),
             (_, Some(UploadStage::Broken)) => (
                 Problem::BadRequest("The request's body is broken."),
@@ -170,23 +167,14 @@ impl<'a> Passing<'a> {
             }
             (SendFailure::MaybeSent(_), _) => (Problem::UpstreamFailed, Outcome::UpstreamFailure),
         };
-        self.through.problem(self.worker, &problem, outcome)
+        self.worker.error(self.through.errors, &refusal, None)
     }
 
     /// There is none in time.
     pub(super) fn timed_out(&self, sent: Instant) -> Answer {
         self.count(None, sent);
-        let problem = Problem::UpstreamTimeout;
-        self.through
-            .problem(self.worker, &problem, Outcome::UpstreamFailure)
-    }
-}
-
-impl Through<'_> {
-    fn problem(&self, worker: &Worker, problem: &Problem, outcome: Outcome) -> Answer {
-        use crate::store::clock::Clock as _;
-        let now = worker.proxy.clock.now();
-        Answer::problem(problem, outcome, self.errors, None, now)
+        let refusal = (Problem::UpstreamTimeout, Outcome::UpstreamFailure);
+        self.worker.error(self.through.errors, &refusal, None)
     }
 }
 
@@ -209,7 +197,7 @@ pub(super) fn outgoing(
     (Request::from_parts(parts, body), upload)
 }
 
-/// Refuses an answer that would switch protocols: nobody has asked for that, for `Upgrade` ends at this hop.
+/// Refuses an answer that switches protocols to a request that was sent on without an `Upgrade` (RFC 9110, section 7.8).
 pub(super) fn not_switched(
     answer: Response<UpstreamBody>,
 ) -> Result<Response<UpstreamBody>, SendFailure> {

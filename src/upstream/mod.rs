@@ -4,7 +4,8 @@
 //! proof that nothing was sent, beside a connection that could not be made.
 //!
 //! - [`Origin`] is one upstream as all workers share it, [`Pool`] one worker's connections to it;
-//! - `connect` makes them: name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;
+//! - `connect` makes them (`addresses`, `wire`): name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;
+//! - `switch` sends a request that asks for another protocol, on a connection of its own;
 //! - `heads` and `framing` refuse answers that cannot be believed;
 //! - `sent` says whether a request without an answer was sent.
 

@@ -223,12 +223,7 @@ impl Pool {
         connection.turn.begins();
         match connection.sender.try_send_request(request).await {
             Ok(response) => self.answered(connection, response),
-            Err(mut failed) => Err(match failed.take_message() {
-                Some(untouched) => {
-                    SendFailure::NotSent(NotSent::given_back(&untouched, failed.into_error()))
-                }
-                None => SendFailure::unanswered(failed.into_error(), Used::Never),
-            }),
+            Err(failed) => Err(SendFailure::tried(failed, Used::Never)),
         }
     }
 

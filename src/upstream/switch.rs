@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    MaybeSent, NotSent, OutgoingBody, Pool, SendFailure, UpstreamBody, framing::judge, pool::Fresh,
+    MaybeSent, OutgoingBody, Pool, SendFailure, UpstreamBody, framing::judge, pool::Fresh,
     received::Received, sent::Used,
 };
 
@@ -57,12 +57,7 @@ impl Pool {
                 }
             }
         };
-        let mut response = answered.map_err(|mut failed| match failed.take_message() {
-            Some(untouched) => {
-                SendFailure::NotSent(NotSent::given_back(&untouched, failed.into_error()))
-            }
-            None => SendFailure::unanswered(failed.into_error(), Used::Never),
-        })?;
+        let mut response = answered.map_err(|failed| SendFailure::tried(failed, Used::Never))?;
         judge(response.status(), response.headers())
             .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
