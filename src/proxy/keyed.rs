@@ -460,12 +460,11 @@ impl Visit<'_> {
         match error {
             StoreError::Full => {
                 let proxy = &self.worker.proxy;
-                proxy
-                    .metrics
-                    .limit_refused(match proxy.records.store().bound() {
-                        Bound::Claims => Limit::MaxClaims,
-                        Bound::Bytes => Limit::MaxBytes,
-                    });
+                let limit = match proxy.records.store().bound() {
+                    Bound::Claims => Limit::MaxClaims,
+                    Bound::Bytes => Limit::MaxBytes,
+                };
+                proxy.metrics.limit_refused(limit);
                 self.problem(&Problem::StoreFull, Outcome::StoreFailure)
             }
             StoreError::Unavailable => {
@@ -476,11 +475,9 @@ impl Visit<'_> {
     }
 
     fn problem(&self, problem: &Problem, outcome: Outcome) -> Answer {
-        self.worker.refused(
-            self.policy(),
-            &(problem.clone(), outcome),
-            Some(self.record()),
-        )
+        let refusal = (problem.clone(), outcome);
+        self.worker
+            .refused(self.policy(), &refusal, Some(self.record()))
     }
 }
 
