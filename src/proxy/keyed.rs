@@ -459,12 +459,11 @@ impl Visit<'_> {
     fn store_failure(&self, error: StoreError) -> Answer {
         match error {
             StoreError::Full => {
-                let proxy = &self.worker.proxy;
-                let limit = match proxy.records.store().bound() {
+                let limit = match self.worker.proxy.records.store().bound() {
                     Bound::Claims => Limit::MaxClaims,
                     Bound::Bytes => Limit::MaxBytes,
                 };
-                proxy.metrics.limit_refused(limit);
+                self.worker.proxy.metrics.limit_refused(limit);
                 self.problem(&Problem::StoreFull, Outcome::StoreFailure)
             }
             StoreError::Unavailable => {
