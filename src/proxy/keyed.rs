@@ -461,13 +461,11 @@ impl Visit<'_> {
     fn store_failure(&self, error: StoreError) -> Answer {
         match error {
             StoreError::Full => {
-                let proxy = &self.worker.proxy;
-                proxy
-                    .metrics
-                    .limit_refused(match proxy.records.store().bound() {
-                        Bound::Claims => Limit::MaxClaims,
-                        Bound::Bytes => Limit::MaxBytes,
-                    });
+                let limit = match self.worker.proxy.records.store().bound() {
+                    Bound::Claims => Limit::MaxClaims,
+                    Bound::Bytes => Limit::MaxBytes,
+                };
+                self.worker.proxy.metrics.limit_refused(limit);
                 self.problem(&Problem::StoreFull, Outcome::StoreFailure)
             }
             StoreError::Unavailable => {
@@ -478,11 +476,9 @@ impl Visit<'_> {
     }
 
     fn problem(&self, problem: &Problem, outcome: Outcome) -> Answer {
-        self.worker.refused(
-            self.policy(),
-            &(problem.clone(), outcome),
-            Some(self.record()),
-        )
+        let refusal = (problem.clone(), outcome);
+        self.worker
+            .refused(self.policy(), &refusal, Some(self.record()))
     }
 }
 
