@@ -199,7 +199,7 @@ fn a_body_that_comes_slowly_but_comes_is_taken() {
 fn a_keyed_body_of_a_byte_now_and_then_is_not_waited_for_for_ever() {
     let upstream = Upstream::start();
     let proxy = Proxy::with(&upstream, "server.body_timeout = '200ms'");
-    let request = Request::order(&key()).body(&"x".repeat(1000));
+    let request = Request::order(&key()).body("x".repeat(1000));
     let bytes = request.bytes();
     let mut client = proxy.client();
     let (begun, rest) = bytes.split_at(bytes.len() - 900);
