@@ -95,7 +95,9 @@ fn run(loaded: Loaded, source: Source) -> Exit {
             for record in executions {
                 tracing::error!(%record, "this execution was cut off, and its record is left to its lease");
             }
-            tracing::error!(connections, "client connections were cut off");
+            if connections > 0 {
+                tracing::error!(connections, "client connections were cut off");
+            }
             Exit::Failed
         }
         Err(error) => {

@@ -185,6 +185,12 @@ impl DiskStore {
         let (path, records) = (path.display(), inventory.records);
         let (interrupted, bytes) = (inventory.claims, inventory.bytes);
         tracing::info!(%path, records, interrupted, bytes, took_ms, "the disk store is open");
+        if interrupted > 0 {
+            tracing::warn!(
+                interrupted,
+                "calls were interrupted when the last process died: their outcomes are unknown"
+            );
+        }
         Ok(Self {
             shared,
             queue,
