@@ -264,6 +264,7 @@ impl Visit<'_> {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
                     }
                     Led::Answered(answer) => return *answer,
+                    Led::Elsewhere => return Box::pin(self.join_elsewhere(&parts)).await,
                 },
                 Boarding::Join(flight) => {
                     if let Some(answer) = Box::pin(self.join(&flight, &parts)).await {
@@ -351,7 +352,13 @@ impl Visit<'_> {
                 }))
             }
             Ok(Begin::Found(found)) => {
+                // Who joined looks too, and waits for itself: with its own patience, and for its own request.
                 seat.land(Landing::NotStarted);
+                if matches!(found, Found::InFlight { .. })
+                    && self.policy().in_flight == InFlight::Wait
+                {
+                    return Led::Elsewhere;
+                }
                 Led::answered(self.found(&found, parts).await)
             }
             Err(error) => {
@@ -425,6 +432,34 @@ impl Visit<'_> {
         Some(answer)
     }
 
+    /// Joins a call that runs on another proxy: waits for what it is settled as, and never executes.
+    ///
+    /// Dropping the future gives the place up and changes nothing else.
+    async fn join_elsewhere(&self, parts: &Parts) -> Answer {
+        let (proxy, policy, ask) = (&self.worker.proxy, self.policy(), self.ask());
+        let _counted = self.metrics().waiter();
+        let wait = proxy
+            .records
+            .wait_for_change(&self.id, &ask, policy.max_waiters);
+        match timeout(policy.wait_timeout, wait).await {
+            Ok(Ok(Some(found @ Found::Complete(_)))) => {
+                let mut answer = self.found(&found, parts).await;
+                if answer.outcome == Outcome::Hit {
+                    answer.outcome = Outcome::Joined;
+                }
+                answer
+            }
+            Ok(Ok(Some(found))) => self.found(&found, parts).await,
+            Ok(Err(StoreError::Full)) => {
+                proxy.metrics.limit_refused(Limit::MaxWaiters);
+                self.in_flight()
+            }
+            Ok(Err(error)) => self.store_failure(error),
+            // Its answer was not stored, or the wait is over.
+            Ok(Ok(None)) | Err(_) => self.in_flight(),
+        }
+    }
+
     fn landed(&self, landing: Landing, flight: &Flight, parts: &Parts) -> Option<Answer> {
         if !matches!(landing, Landing::NotStarted) && !flight.is_of(&self.fingerprint) {
             return None; // it landed before its request could be compared: the record says what is what
@@ -488,6 +523,8 @@ impl Visit<'_> {
 enum Led {
     Claimed(Box<Start>),
     Answered(Box<Answer>),
+    /// The same request runs on another proxy, and is waited for.
+    Elsewhere,
 }
 
 impl Led {
