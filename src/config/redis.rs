@@ -5,14 +5,7 @@ use std::{fmt, time::Duration};
 use redis::IntoConnectionInfo as _;
 use zeroize::Zeroizing;
 
-use super::{
-    RedisStore,
-    problem::Refusal,
-    reader::Section,
-    secret,
-    server::MOMENT,
-    store::scheme,
-};
+use super::{RedisStore, problem::Refusal, reader::Section, secret, server::MOMENT, store::scheme};
 
 /// The URL of a Redis server. It may hold a password: it is never shown whole, and overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
@@ -67,9 +60,8 @@ pub(super) fn redis(mut section: Section<'_>, chosen: Chosen) -> Option<RedisSto
     let given = s.find("url").is_some();
     let urls = s.one_or_more("url", DEFAULT, |url| {
         scheme(url, &SCHEMES)?;
-        url.parse::<RedisUrl>().map_err(|why| {
-            Refusal::wrong(why).allowed("\"redis[s]://user:password@host:port/db\"")
-        })
+        url.parse::<RedisUrl>()
+            .map_err(|why| Refusal::wrong(why).allowed("\"redis[s]://user:password@host:port/db\""))
     });
     let file = if chosen == Chosen::Yes {
         if given && s.find("url_file").is_some() {

@@ -51,7 +51,7 @@ impl Said {
     }
 
     pub(super) fn unfit(&self, allow_eviction: bool) -> Option<Unfit> {
-        let mut parts = self.version().split('.').map(|part| part.parse::<u32>());
+        let mut parts = self.version().split('.').map(str::parse::<u32>);
         let (major, minor) = (parts.next(), parts.next());
         if let (Some(Ok(major)), Some(Ok(minor))) = (major, minor)
             && (major, minor) < (6, 2)

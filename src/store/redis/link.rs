@@ -197,7 +197,10 @@ impl Link {
 
     /// What an error means; where the connection is of no use any more, the breaker opens.
     pub(super) fn failed(&self, live: &Live, error: &RedisError) -> StoreError {
-        if error.to_string().contains("OOM command not allowed") {
+        if error
+            .to_string()
+            .contains("command not allowed when used memory")
+        {
             return StoreError::Full;
         }
         let gone = error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error();

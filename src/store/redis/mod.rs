@@ -224,7 +224,7 @@ impl RedisStore {
             let (code, now) = (told.next(), time(told.next()));
             match code {
                 Some(Value::Int(1)) => {
-                    unsure.is_known();
+                    unsure.settled();
                     return Ok(Begin::Claimed(Claim { id: *id, token }));
                 }
                 Some(Value::Int(0)) => {}
@@ -242,7 +242,7 @@ impl RedisStore {
             ];
             let record = inner.record(id, found, now)?;
             if let Some(found) = transition::look(Some(&record), ask, now) {
-                unsure.is_known();
+                unsure.settled();
                 inner.cache.fill(*id, &record, seen);
                 return Ok(Begin::Found(found));
             }
@@ -454,7 +454,7 @@ impl Inner {
             Settlement::Unknown if terms.unknown == UnknownOutcome::Release => "",
             Settlement::Unknown => "1",
             Settlement::Complete(stored) => {
-                status = stored.status().as_str().to_owned();
+                stored.status().as_str().clone_into(&mut status);
                 answer = kept::write_answer(&self.seal, id, claim.token, stored)
                     .map_err(|_| StoreError::Unavailable)?;
                 "2"
@@ -528,12 +528,8 @@ impl Inner {
         let token = token.to_bytes();
         let mut arguments: [&[u8]; 11] = [&[]; 11];
         let [own, .., channel, origin, record] = &mut arguments;
-        (*own, *channel, *origin, *record) = (
-            &token,
-            self.channel.as_bytes(),
-            &self.origin,
-            id.as_bytes(),
-        );
+        (*own, *channel, *origin, *record) =
+            (&token, self.channel.as_bytes(), &self.origin, id.as_bytes());
         let (link, key) = (&self.link, self.key(id));
         link.run(&link.scripts.settle, &key, &arguments, 1).await?;
         Ok(())
@@ -555,7 +551,7 @@ struct Unsure<'a> {
 }
 
 impl Unsure<'_> {
-    fn is_known(self) {
+    fn settled(self) {
         std::mem::forget(self);
     }
 }

@@ -295,7 +295,16 @@ async fn a_lost_message_is_made_up_for() {
         let token = held.token.to_bytes();
         let answer = kept::write_answer(&one.inner.seal, &id(1), held.token, &answer(b"done"));
         let answer = answer.expect("it is written");
-        server.write(&[b"HSET", key.as_bytes(), b"s", b"2", b"c", b"201", b"b", &answer]);
+        server.write(&[
+            b"HSET",
+            key.as_bytes(),
+            b"s",
+            b"2",
+            b"c",
+            b"201",
+            b"b",
+            &answer,
+        ]);
         assert_eq!(token.len(), 16);
     });
     assert_eq!(met, Ok(Some(done())));
@@ -417,7 +426,10 @@ async fn what_cannot_be_read_is_never_taken_for_nothing() {
         let before = server.ask(&["HGET", &key, field]);
         server.ask(&["HSET", &key, field, value]);
         let met = begun(&store, 1, &terms()).await;
-        assert!(matches!(met, Err(StoreError::Unavailable)), "{field}: {met:?}");
+        assert!(
+            matches!(met, Err(StoreError::Unavailable)),
+            "{field}: {met:?}"
+        );
         if field != "h" {
             server.ask(&["HSET", &key, field, &before]);
         }

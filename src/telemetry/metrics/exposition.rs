@@ -18,6 +18,7 @@ pub(super) fn render(house: &House) -> Vec<u8> {
     requests(house, &mut families);
     routes(house, &mut families);
     stores(house, &mut families);
+    networks(house, &mut families);
     upstreams(house, &mut families);
     tls(house, &mut families);
     whole(house, &mut families);
@@ -123,11 +124,41 @@ fn routes(house: &House, families: &mut Vec<MetricFamily>) {
     ));
 }
 
+/// What stores on a network cost.
+fn networks(house: &House, families: &mut Vec<MetricFamily>) {
+    let (mut trips, mut reconnects, mut misses) = (Vec::new(), Vec::new(), Vec::new());
+    for store in house.stores.lock().iter() {
+        let (kind, network) = (("store", store.0.kind), &store.0.network);
+        if network.round_trips.value() > 0 {
+            trips.push(counter(&[kind], network.round_trips.value()));
+            reconnects.push(counter(&[kind], network.reconnects.value()));
+            misses.push(counter(&[kind], network.script_misses.value()));
+        }
+    }
+    families.push(family(
+        "idem_proxy_store_round_trips_total",
+        "Commands that were sent to the store's server.",
+        MetricType::COUNTER,
+        trips,
+    ));
+    families.push(family(
+        "idem_proxy_store_reconnects_total",
+        "Connections to the store's server that were made again.",
+        MetricType::COUNTER,
+        reconnects,
+    ));
+    families.push(family(
+        "idem_proxy_store_script_misses_total",
+        "Scripts that the store's server had forgotten and was told again.",
+        MetricType::COUNTER,
+        misses,
+    ));
+}
+
 fn stores(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut operations, mut durations) = (Vec::new(), Vec::new());
     let (mut records, mut bytes, mut evictions) = (Vec::new(), Vec::new(), Vec::new());
     let (mut commits, mut committed, mut up) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut trips, mut reconnects, mut misses) = (Vec::new(), Vec::new(), Vec::new());
     // The guard is not held while rooms are asked for their levels: they may count meanwhile.
     let all = house.stores.lock().clone();
     for store in all {
@@ -149,12 +180,6 @@ fn stores(house: &House, families: &mut Vec<MetricFamily>) {
         if let Some(snapshot) = store.0.commits.read() {
             commits.push(histogram(&[kind], &snapshot));
             committed.push(counter(&[kind], store.0.committed.value()));
-        }
-        let network = &store.0.network;
-        if network.round_trips.value() > 0 {
-            trips.push(counter(&[kind], network.round_trips.value()));
-            reconnects.push(counter(&[kind], network.reconnects.value()));
-            misses.push(counter(&[kind], network.script_misses.value()));
         }
         let Some(levels) = store.levels() else {
             continue;
@@ -194,24 +219,6 @@ fn stores(house: &House, families: &mut Vec<MetricFamily>) {
         "Store operations that were made durable.",
         MetricType::COUNTER,
         committed,
-    ));
-    families.push(family(
-        "idem_proxy_store_round_trips_total",
-        "Commands that were sent to the store's server.",
-        MetricType::COUNTER,
-        trips,
-    ));
-    families.push(family(
-        "idem_proxy_store_reconnects_total",
-        "Connections to the store's server that were made again.",
-        MetricType::COUNTER,
-        reconnects,
-    ));
-    families.push(family(
-        "idem_proxy_store_script_misses_total",
-        "Scripts that the store's server had forgotten and was told again.",
-        MetricType::COUNTER,
-        misses,
     ));
     families.push(family(
         "idem_proxy_store_up",
