@@ -66,8 +66,15 @@ struct Prepared {
     loaded: Loaded,
     verifiers: Vec<Kept>,
     origins: Vec<Arc<Origin>>,
-    /// What TLS to clients is spoken by, where `[server.tls]` has changed.
-    secured: Option<Option<Watched<ServerConfig>>>,
+    secured: Secured,
+}
+
+/// What becomes of TLS to clients.
+enum Secured {
+    /// `[server.tls]` says what it said.
+    AsBefore,
+    /// It is spoken by this; `None`: not at all.
+    By(Option<Watched<ServerConfig>>),
 }
 
 impl Reloading {
@@ -167,19 +174,18 @@ impl Reloading {
     }
 
     /// The upstreams, and what TLS to clients is spoken by if that has changed. Their files are read where blocking is allowed.
-    async fn tls(
-        &self,
-        old: &Config,
-        new: &Config,
-    ) -> anyhow::Result<(Vec<Arc<Origin>>, Option<Option<Watched<ServerConfig>>>)> {
+    async fn tls(&self, old: &Config, new: &Config) -> anyhow::Result<(Vec<Arc<Origin>>, Secured)> {
         let before = self.origins.load_full();
         let metrics = self.accepting.front.load().proxy.metrics.clone();
         let upstreams = new.upstreams.clone();
         let changed = (old.server.tls != new.server.tls).then(|| new.server.tls.clone());
         let made = self.tasks.block(move || {
             let origins = workers::origins(&upstreams, &before, &metrics)?;
-            let watched = |files: Option<ServerFiles>| files.map(ServerFiles::watched).transpose();
-            Ok::<_, tls::Unusable>((origins, changed.map(watched).transpose()?))
+            let secured = match changed {
+                None => Secured::AsBefore,
+                Some(files) => Secured::By(files.map(ServerFiles::watched).transpose()?),
+            };
+            Ok::<_, tls::Unusable>((origins, secured))
         });
         Ok(made.await.context("TLS was not prepared")??)
     }
@@ -228,7 +234,7 @@ impl Reloading {
             serving.worker.store(Arc::new(worker));
         }
         self.origins.store(Arc::new(origins));
-        if let Some(watched) = secured {
+        if let Secured::By(watched) = secured {
             self.accepting.secured.set(watched);
         }
         self.accepting

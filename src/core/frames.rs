@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-/// The bytes that a client's side starts with before its first frame (RFC 9113, section 3.4).
-const PREFACE_LENGTH: usize = 24;
+/// What a client says before its first frame (RFC 9113, section 3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A frame's header (RFC 9113, section 4.1).
 const HEADER_LENGTH: usize = 9;
@@ -238,6 +238,8 @@ pub struct Watch {
     introduced: bool,
     /// Whether a head has been begun and its `END_HEADERS` not seen.
     in_head: bool,
+    /// The request whose head is not whole.
+    beginning: Option<u32>,
     continuations: usize,
     max_continuations: usize,
     control: Allowance,
@@ -256,7 +258,7 @@ impl Watch {
         let fitting = (max_head_bytes / FRAME_LENGTH).max(1);
         Self {
             incoming: Scanner {
-                preface: PREFACE_LENGTH,
+                preface: PREFACE.len(),
                 ..Scanner::default()
             },
             outgoing: Scanner::default(),
@@ -264,6 +266,7 @@ impl Watch {
             highest: 0,
             introduced: false,
             in_head: false,
+            beginning: None,
             continuations: 0,
             max_continuations: (fitting + fitting / 4).max(LEAST_CONTINUATIONS),
             control: Allowance::new(CONTROL_BURST, CONTROL_EACH),
@@ -290,6 +293,9 @@ impl Watch {
                     Kind::Headers | Kind::Continuation => frame.flags & END_HEADERS == 0,
                     _ => self.in_head,
                 };
+                if !self.in_head && matches!(frame.kind, Kind::Headers | Kind::Continuation) {
+                    self.beginning = None;
+                }
                 if self.introduced && !self.in_head {
                     self.waits_since = None;
                 }
@@ -316,6 +322,7 @@ impl Watch {
                     self.highest = frame.stream;
                     if !self.leaving && self.open.len() < MAX_OPEN {
                         self.open.push(frame.stream);
+                        self.beginning = Some(frame.stream);
                     }
                 }
                 Ok(())
@@ -379,16 +386,17 @@ impl Watch {
         self.waits_since
     }
 
-    /// Since when no request is under way.
+    /// Since when no request is under way. One whose head is not whole is none yet.
     #[must_use]
     pub fn idle_since(&self) -> Option<Duration> {
-        self.open.is_empty().then_some(self.idle_since)
+        (self.open() == 0).then_some(self.idle_since)
     }
 
     /// How many requests have begun whose answers have not gone out whole.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.open.len()
+        let beginning = self.beginning.is_some_and(|one| self.open.contains(&one));
+        self.open.len() - usize::from(beginning)
     }
 
     /// When a piece of any answer, or the end of one, went out last.

@@ -3,8 +3,8 @@
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
-        CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, EXPECT,
-        FORWARDED, HOST, SET_COOKIE, TE, TRAILER,
+        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE,
+        CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, SET_COOKIE, TE, TRAILER,
     },
 };
 
@@ -85,17 +85,19 @@ fn announce_without(headers: &mut HeaderMap, named: &[HeaderName]) {
 }
 
 fn may_be_named(name: &HeaderName) -> bool {
-    let text = name.as_str();
-    !(text.starts_with("content-")
-        || text.starts_with("x-forwarded-")
-        || [
-            "host",
-            "authorization",
-            "cookie",
-            "cache-control",
-            "idempotency-key",
-        ]
-        .contains(&text))
+    !(is_end_to_end(name.as_str().as_bytes()) || name.as_str() == "idempotency-key")
+}
+
+/// Whether a field is one that requests and answers live by, whatever the configuration: `Connection` may not name it.
+pub(super) fn is_end_to_end(name: &[u8]) -> bool {
+    let starts = |prefix: &[u8]| {
+        name.get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    let is = |field: &HeaderName| name.eq_ignore_ascii_case(field.as_str().as_bytes());
+    starts(b"content-")
+        || starts(b"x-forwarded-")
+        || [HOST, AUTHORIZATION, COOKIE, CACHE_CONTROL].iter().any(is)
 }
 
 /// Whether the one expectation that exists is what the request has, or none (RFC 9110, section 10.1.1).
@@ -169,6 +171,13 @@ fn chain(headers: &HeaderMap, peer: Option<&HeaderValue>) -> Option<HeaderValue>
     HeaderValue::from_bytes(&parts.join(&b", "[..]))
         .ok()
         .filter(|all| !all.is_empty())
+}
+
+/// Takes the length out of an answer that has none (RFC 9110, section 8.6).
+pub fn strip_length(status: StatusCode, headers: &mut HeaderMap) {
+    if status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    }
 }
 
 /// Whether an answer has no body whatever its head says (RFC 9110, section 6.4.1).

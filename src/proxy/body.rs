@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use crate::upstream::UpstreamBody;
+use crate::upstream::{Broken, UpstreamBody};
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct Trailed {
 pub enum CutOff {
     /// The upstream's did.
     #[error(transparent)]
-    Upstream(#[from] hyper::Error),
+    Upstream(#[from] Broken),
     /// The execution gave it up.
     #[error("the rest of the answer was given up")]
     GivenUp,
@@ -65,7 +65,7 @@ pub(super) enum Piece {
     /// It is whole.
     End,
     /// It broke off.
-    Broken(hyper::Error),
+    Broken(Broken),
 }
 
 /// So many pieces may wait in a pipe for a client that reads slowly.

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use http_body::Body as _;
-use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use super::{Refusal, Worker};
 use crate::{
     core::problem::Problem,
     limit::Permit,
     telemetry::metrics::{Limit, Outcome},
-    upstream::{Incomplete, Pause, next_piece},
+    upstream::{Incomplete, Pause, Received, next_piece},
 };
 
 /// A body that was read whole, and the room that it takes.
@@ -25,7 +25,7 @@ impl Buffered {
     pub(super) async fn read(
         worker: &Worker,
         limit: usize,
-        mut incoming: Incoming,
+        mut incoming: Received,
         mut see: impl FnMut(&[u8]),
     ) -> Result<Self, Refusal> {
         let proxy = &worker.proxy;
@@ -44,6 +44,7 @@ impl Buffered {
         room.shrink_to(0);
         let mut pieces = Pieces::default();
         let mut pause = Pause::new(proxy.body_timeout);
+        let enough = Instant::now() + proxy.body_timeout.saturating_mul(BODY_TIMEOUTS);
         while let Some(piece) = next_piece(&mut incoming, &mut pause).await {
             let frame = piece.map_err(|why| match why {
                 Incomplete::Stalled => (Problem::RequestTimeout, Outcome::BadRequest),
@@ -57,6 +58,9 @@ impl Buffered {
             };
             if pieces.length + data.len() > limit {
                 return Err(too_large());
+            }
+            if Instant::now() > enough {
+                return Err((Problem::RequestTimeout, Outcome::BadRequest));
             }
             if !room.grow_to(pieces.length + data.len()) {
                 return Err(overloaded(worker));
@@ -77,6 +81,9 @@ impl Buffered {
         }
     }
 }
+
+/// A body that is held has so many times `body_timeout` in all: a piece now and then would hold it for ever.
+const BODY_TIMEOUTS: u32 = 10;
 
 fn overloaded(worker: &Worker) -> Refusal {
     worker.proxy.metrics.limit_refused(Limit::MaxBufferedBytes);

@@ -94,6 +94,7 @@ impl Finish<'_> {
         } = whole;
         let policy = &*self.settling.route.policy;
         let bodyless = is_bodyless(method, parts.status);
+        let body = if bodyless { Bytes::new() } else { body };
         let rule = match verdict {
             Verdict::Keep | Verdict::Stream(_) => &policy.replay_headers,
             // An answer that is not stored is shared as it is, but for what is the first client's alone.

@@ -19,7 +19,9 @@ use crate::{
         forwarding, headers, policy::Errors, problem::Problem, trace::Trace, upgrade::Protocols,
     },
     telemetry::metrics::{Outcome, StatusClass},
-    upstream::{MaybeSent, OutgoingBody, Pool, SendFailure, Upload, UploadStage, UpstreamBody},
+    upstream::{
+        MaybeSent, OutgoingBody, Pool, Received, SendFailure, Upload, UploadStage, UpstreamBody,
+    },
 };
 use http_body::Body as _;
 
@@ -106,19 +108,16 @@ pub(super) struct Passing<'a> {
 impl<'a> Passing<'a> {
     /// On its way to the upstream that it is for.
     pub(super) fn new(worker: &'a Worker, through: Through<'a>) -> Result<Self, Box<Answer>> {
-        match worker.pools.get(through.upstream) {
-            Some(pool) => Ok(Self {
-                worker,
-                through,
-                pool,
-            }),
+        let Some(pool) = worker.pools.get(through.upstream) else {
             // Checked when it was configured.
-            None => Err(Box::new(through.problem(
-                worker,
-                &Problem::UpstreamUnreachable,
-                Outcome::UpstreamFailure,
-            ))),
-        }
+            let refusal = (Problem::UpstreamUnreachable, Outcome::UpstreamFailure);
+            return Err(Box::new(worker.error(through.errors, &refusal, None)));
+        };
+        Ok(Self {
+            worker,
+            through,
+            pool,
+        })
     }
 
     fn head(&self, parts: &mut request::Parts, peer: &Peer) {
@@ -157,7 +156,7 @@ impl<'a> Passing<'a> {
         self.count(None, sent);
         let upstream = &self.pool.upstream().name;
         tracing::debug!(upstream, %failure, "an unkeyed call failed");
-        let (problem, outcome) = match (failure, stage) {
+        let refusal = match (failure, stage) {
             (_, Some(UploadStage::Stalled)) => (Problem::RequestTimeout, Outcome::BadRequest),
             (_, Some(UploadStage::Broken)) => (
                 Problem::BadRequest("The request's body is broken."),
@@ -168,23 +167,14 @@ impl<'a> Passing<'a> {
             }
             (SendFailure::MaybeSent(_), _) => (Problem::UpstreamFailed, Outcome::UpstreamFailure),
         };
-        self.through.problem(self.worker, &problem, outcome)
+        self.worker.error(self.through.errors, &refusal, None)
     }
 
     /// There is none in time.
     pub(super) fn timed_out(&self, sent: Instant) -> Answer {
         self.count(None, sent);
-        let problem = Problem::UpstreamTimeout;
-        self.through
-            .problem(self.worker, &problem, Outcome::UpstreamFailure)
-    }
-}
-
-impl Through<'_> {
-    fn problem(&self, worker: &Worker, problem: &Problem, outcome: Outcome) -> Answer {
-        use crate::store::clock::Clock as _;
-        let now = worker.proxy.clock.now();
-        Answer::problem(problem, outcome, self.errors, None, now)
+        let refusal = (Problem::UpstreamTimeout, Outcome::UpstreamFailure);
+        self.worker.error(self.through.errors, &refusal, None)
     }
 }
 
@@ -195,6 +185,7 @@ pub(super) fn outgoing(
     peer: &Peer,
 ) -> (Request<OutgoingBody>, Option<Arc<Upload>>) {
     let (mut parts, incoming) = request.into_parts();
+    let incoming = Received::new(incoming, parts.version);
     passing.head(&mut parts, peer);
     let (body, upload) = if incoming.is_end_stream() {
         (OutgoingBody::Whole(None), None)
@@ -206,7 +197,7 @@ pub(super) fn outgoing(
     (Request::from_parts(parts, body), upload)
 }
 
-/// Refuses an answer that would switch protocols: nobody has asked for that, for `Upgrade` ends at this hop.
+/// Refuses an answer that switches protocols to a request that was sent on without an `Upgrade` (RFC 9110, section 7.8).
 pub(super) fn not_switched(
     answer: Response<UpstreamBody>,
 ) -> Result<Response<UpstreamBody>, SendFailure> {
@@ -292,6 +283,7 @@ pub(super) fn outgoing_head(
 pub(super) fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
     let mut response = response.map(AnswerBody::Streamed);
     headers::strip_hop_by_hop(response.headers_mut());
+    headers::strip_length(response.status(), response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response
 }
@@ -299,5 +291,6 @@ pub(super) fn passed(response: Response<UpstreamBody>) -> Response<AnswerBody> {
 /// The same for the head of an execution's answer.
 pub(super) fn passed_head(parts: &mut http::response::Parts) {
     headers::strip_hop_by_hop(&mut parts.headers);
+    headers::strip_length(parts.status, &mut parts.headers);
     parts.version = Version::HTTP_11;
 }

@@ -34,6 +34,7 @@ use crate::{
     limit::Permit,
     store::{Begin, Bound, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics},
+    upstream::Received,
 };
 
 /// A keyed request: where it came, and what names it there.
@@ -103,6 +104,7 @@ async fn read(
 ) -> Result<(Buffered, Arc<Fingerprint>), Refusal> {
     let policy = &*place.route.policy;
     let mut print = print(place, carried, parts);
+    let incoming = Received::new(incoming, parts.version);
     let read = Buffered::read(worker, policy.max_request_body, incoming, |piece| {
         print.update(piece);
     });
@@ -494,13 +496,11 @@ impl Visit<'_> {
     fn store_failure(&self, error: StoreError) -> Answer {
         match error {
             StoreError::Full => {
-                let proxy = &self.worker.proxy;
-                proxy
-                    .metrics
-                    .limit_refused(match proxy.records.store().bound() {
-                        Bound::Claims => Limit::MaxClaims,
-                        Bound::Bytes => Limit::MaxBytes,
-                    });
+                let limit = match self.worker.proxy.records.store().bound() {
+                    Bound::Claims => Limit::MaxClaims,
+                    Bound::Bytes => Limit::MaxBytes,
+                };
+                self.worker.proxy.metrics.limit_refused(limit);
                 self.problem(&Problem::StoreFull, Outcome::StoreFailure)
             }
             StoreError::Unavailable => {
@@ -511,11 +511,9 @@ impl Visit<'_> {
     }
 
     fn problem(&self, problem: &Problem, outcome: Outcome) -> Answer {
-        self.worker.refused(
-            self.policy(),
-            &(problem.clone(), outcome),
-            Some(self.record()),
-        )
+        let refusal = (problem.clone(), outcome);
+        self.worker
+            .refused(self.policy(), &refusal, Some(self.record()))
     }
 }
 

@@ -3,7 +3,10 @@
 //! A request without a key, or without a route, streams through (`forward`) and touches no store, no buffer and no lock. A
 //! keyed one goes the way of the contract's section 4 (`keyed`); the right to execute is carried out by a task of the proxy's
 //! own (`execute`), so that a client that goes away changes nothing. One whose key may stand in its body is read first
-//! (`unread`).
+//! (`unread`). One without a key that asks for another protocol may become a tunnel (`upgrade`), which its client's connection runs.
+//!
+//! Requests come here in the form of HTTP/1.1, whichever version they were sent by: what is judged before, and how answers are
+//! framed, is the affair of `server`.
 
 mod answer;
 mod body;
@@ -13,6 +16,7 @@ mod execute;
 mod finish;
 mod forward;
 mod keyed;
+mod peer;
 mod policy_page;
 mod records;
 mod replay_auth;
@@ -22,15 +26,14 @@ mod traces;
 mod unread;
 mod upgrade;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header::EXPECT};
+use http::{HeaderMap, HeaderName, Method, Request, Response, header::EXPECT};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use ipnet::IpNet;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::{
@@ -41,6 +44,7 @@ use self::{
 };
 pub use self::{
     body::{AnswerBody, CutOff, Pipe},
+    peer::Peer,
     policy_page::PolicyPage,
     records::Records,
     traces::TraceIds,
@@ -49,11 +53,9 @@ pub use self::{
 use crate::{
     config::Route,
     core::{
-        caller::Certified,
         carrier::BodyKind,
         forwarding::{self, Hop, MaxForwards},
-        framing,
-        headers::{self, Arrival},
+        framing, headers,
         key::{self, Head, Key, KeyFound, Sought},
         path::normalise,
         policy::{Errors, KeyRule, Policy},
@@ -130,61 +132,6 @@ pub struct Worker {
     pub times: Arc<Timers>,
     /// Ids of the traces that begin here.
     pub traces: Arc<TraceIds>,
-}
-
-/// Who is at the other end of a client's connection.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// The TCP peer's address; `None` on a unix socket.
-    pub address: Option<IpAddr>,
-    /// The same as upstreams are told.
-    pub arrival: Arrival,
-    /// Who its certificate says it is, which was verified; `None`: it has shown none.
-    pub certificate: Option<Certified>,
-    /// What its connection has become.
-    tunnel: Arc<Mutex<Option<Box<Tunnel>>>>,
-}
-
-impl Peer {
-    /// The peer at `address`, believed if it is in `trusted`.
-    #[must_use]
-    pub fn new(address: Option<IpAddr>, trusted: &[IpNet]) -> Self {
-        let address = address.map(|ip| ip.to_canonical());
-        Self {
-            address,
-            arrival: Arrival {
-                // An address is visible ASCII, so this never is `None` where there is one.
-                peer: address.and_then(|ip| HeaderValue::from_str(&ip.to_string()).ok()),
-                trusted: is_in(address, trusted),
-                proto: HeaderValue::from_static("http"),
-            },
-            certificate: None,
-            tunnel: Arc::default(),
-        }
-    }
-
-    /// The same peer, over TLS, with the certificate that it has shown.
-    #[must_use]
-    pub fn over_tls(mut self, certificate: Option<Certified>) -> Self {
-        self.arrival.proto = HeaderValue::from_static("https");
-        self.certificate = certificate;
-        self
-    }
-
-    /// The same peer, believed if it is in `trusted` now: a reload may have changed that since it connected.
-    fn judged(self: Arc<Self>, trusted: &[IpNet]) -> Arc<Self> {
-        let is_trusted = is_in(self.address, trusted);
-        if is_trusted == self.arrival.trusted {
-            return self;
-        }
-        let mut other = Self::clone(&self);
-        other.arrival.trusted = is_trusted;
-        Arc::new(other)
-    }
-}
-
-fn is_in(address: Option<IpAddr>, networks: &[IpNet]) -> bool {
-    address.is_some_and(|ip| networks.iter().any(|net| net.contains(&ip)))
 }
 
 /// A request on its route.

@@ -9,9 +9,12 @@ use hyper::body::Incoming;
 use super::{
     ByKey, Place, Rest, Worker, answer::Answer, buffered::Buffered, forward::forward_whole, keyed,
 };
-use crate::core::{
-    carrier::{BodyKind, Document},
-    key::{self, Head},
+use crate::{
+    core::{
+        carrier::{BodyKind, Document},
+        key::{self, Head},
+    },
+    upstream::Received,
 };
 
 /// A request that waits for its body.
@@ -33,6 +36,7 @@ pub(super) async fn answer(
     let Unread { place, kind } = unread;
     let policy = &*place.route.policy;
     let (mut parts, incoming) = request.into_parts();
+    let incoming = Received::new(incoming, parts.version);
     let read = Buffered::read(worker, policy.max_request_body, incoming, |_| ());
     let buffered = match read.await {
         Ok(buffered) => buffered,

@@ -52,14 +52,11 @@ pub struct Accepting {
     pub workers: Vec<Serving>,
     /// `max_connections`
     pub connections: Arc<Limit>,
-    /// How many refusals may be told at a time.
+    /// How many connections may be told at a time that there is no room for them; more are closed without a word.
     pub refusals: Arc<Limit>,
     /// When to stop.
     pub drain: Drain,
 }
-
-/// So many connections are told at a time that there is no room for them; more are closed without a word.
-pub const MAX_REFUSALS: usize = 256;
 
 /// Accepts until the drain begins; then the listener goes, and with it its address.
 pub async fn accept(listener: Listener, app: Arc<Accepting>) {

@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
-
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -62,10 +61,7 @@ pub async fn serve_http1<S>(
                 None => worker.answer(request, peer).await,
             };
             if let Some(state) = undecided {
-                match answer.status() {
-                    StatusCode::SWITCHING_PROTOCOLS => state.tunnel(),
-                    _ => state.no_tunnel(),
-                }
+                decide(&state, answer.status());
             }
             Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, running)))
         }
@@ -103,6 +99,14 @@ pub async fn serve_http1<S>(
             () = drain => {}
             () = Box::pin(tunnel.run()) => {}
         }
+    }
+}
+
+/// Says what a connection speaks behind the answer to a request for another protocol.
+fn decide(state: &ConnectionState, status: StatusCode) {
+    match status {
+        StatusCode::SWITCHING_PROTOCOLS => state.tunnel(),
+        _ => state.no_tunnel(),
     }
 }
 

@@ -26,12 +26,11 @@ use super::{
     drain::Begun,
     frames::{Frames, Watched},
     guard::Times,
-    head_timer::HeadTimer,
     turns::{Paced, Turns},
 };
 use crate::{
-    core::{frames::Excess, http2 as head, problem::Problem},
-    proxy::{Peer, Worker},
+    core::{frames::Excess, framing::MAX_FIELDS, http2 as head, problem::Problem},
+    proxy::{AnswerBody, Peer, Worker},
     telemetry::metrics::Flood,
     timers::{Timer, Timers},
 };
@@ -54,10 +53,6 @@ const MAX_UNSEEN_RESETS: usize = 20;
 /// So often the client may make the proxy reset a request by breaking the protocol (CVE-2025-8671), or by opening one too many; once
 /// more ends the connection.
 const MAX_FORCED_RESETS: usize = 256;
-
-/// So many header lines a request may have, as over HTTP/1.1; cookies count as one. Looking at each of them for each rule would
-/// otherwise cost the proxy more than it costs the client to send them.
-const MAX_FIELDS: usize = 100;
 
 /// Serves the connection until its client or `drain` ends it, or its time is over. Answers that are under way are finished first.
 pub(super) async fn serve<S>(
@@ -86,20 +81,14 @@ pub(super) async fn serve<S>(
         let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
         let (turn, frames) = (turns.begin(), frames.clone());
         async move {
-            let request = as_one_of_ours(request);
-            let answer = if request.headers().len() > MAX_FIELDS {
-                worker.refuse(Problem::HeadTooLarge)
-            } else {
-                worker.answer(request, peer).await
-            };
-            let answer = without_connection(answer);
+            let answer = answer(worker, request, peer).await;
             Ok::<_, Infallible>(answer.map(|body| Paced::new(body, turn, frames)))
         }
     });
     let max_head = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
     let mut connection = pin!(
+        // No timer: pings and automatic windows are off, and times are kept by `End`.
         http2::Builder::new(now.executions.clone())
-            .timer(HeadTimer(Arc::clone(&now.times)))
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(max_head)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -139,6 +128,20 @@ pub(super) async fn serve<S>(
         // A client that goes away is no event of ours.
         tracing::debug!(%error, "a client connection ended early");
     }
+}
+
+/// Answers one request, as HTTP/2 has it. Cookies that came on several lines count as one field.
+async fn answer(
+    worker: Arc<Worker>,
+    request: Request<Incoming>,
+    peer: Arc<Peer>,
+) -> Response<AnswerBody> {
+    let request = as_one_of_ours(request);
+    without_connection(if request.headers().len() > MAX_FIELDS {
+        worker.refuse(Problem::HeadTooLarge)
+    } else {
+        worker.answer(request, peer).await
+    })
 }
 
 /// What the connection was ended for, if it was for a flood: one that was seen here, or one that `h2` bounds itself.

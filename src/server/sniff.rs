@@ -12,8 +12,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What an HTTP/2 client says first (RFC 9113, section 3.4).
-pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::core::frames::PREFACE;
 
 /// What the first bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

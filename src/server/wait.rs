@@ -35,14 +35,14 @@ impl Wait {
         }
     }
 
-    /// Whether the task of `cx` is woken at `latest` or earlier anyway. Costs next to nothing.
+    /// Whether the task of `cx` is woken some time anyway. Costs next to nothing.
     pub(super) fn is_armed(&self, cx: &Context<'_>) -> bool {
         self.armed
             .as_ref()
             .is_some_and(|armed| !armed.timer.is_elapsed() && armed.wakes.will_wake(cx.waker()))
     }
 
-    /// The same, not later than at `latest`.
+    /// Whether it is woken at `latest` or earlier anyway.
     pub(super) fn is_armed_for(&self, latest: Instant, cx: &Context<'_>) -> bool {
         self.armed
             .as_ref()

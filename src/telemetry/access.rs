@@ -47,7 +47,7 @@ pub struct Line<'a> {
     pub record: Option<ShortId>,
     /// The trace that it belongs to: the client's, or the one that was started for it.
     pub trace: Option<TraceId>,
-    /// From its head to the end of its answer.
+    /// From its head until its answer can start.
     pub took: Duration,
     /// How long its upstream call took, where it waited for one.
     pub upstream: Option<Duration>,

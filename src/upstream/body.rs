@@ -13,11 +13,12 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::pool::Lease;
-use crate::core::trailers;
+use super::{
+    pool::Lease,
+    received::{Broken, Received},
+};
 
 /// A request body as it is sent.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub enum OutgoingBody {
 /// A client's body passing through.
 #[derive(Debug)]
 pub struct Streamed {
-    incoming: Incoming,
+    incoming: Received,
     pause: Pause,
     upload: Arc<Upload>,
 }
@@ -106,7 +107,7 @@ pub enum Incomplete {
     /// The next piece did not come in time.
     Stalled,
     /// Its connection broke, or its framing did.
-    Broken(hyper::Error),
+    Broken(Broken),
 }
 
 impl fmt::Display for Incomplete {
@@ -129,7 +130,7 @@ impl OutgoingBody {
 
     /// A client's body as it comes, each piece within `body_timeout`.
     #[must_use]
-    pub fn streamed(incoming: Incoming, body_timeout: Duration) -> (Self, Arc<Upload>) {
+    pub fn streamed(incoming: Received, body_timeout: Duration) -> (Self, Arc<Upload>) {
         let upload = Arc::new(Upload::new());
         let streamed = Streamed {
             incoming,
@@ -184,36 +185,26 @@ impl Body for OutgoingBody {
 ///
 /// Dropping the future loses nothing: a piece that has come is still there.
 pub(crate) async fn next_piece(
-    incoming: &mut Incoming,
+    incoming: &mut Received,
     pause: &mut Pause,
 ) -> Option<Result<Frame<Bytes>, Incomplete>> {
     std::future::poll_fn(|cx| poll_piece(incoming, pause, cx)).await
 }
 
 fn poll_piece(
-    incoming: &mut Incoming,
+    incoming: &mut Received,
     pause: &mut Pause,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
     match Pin::new(incoming).poll_frame(cx) {
-        Poll::Ready(mut frame) => {
+        Poll::Ready(frame) => {
             pause.over();
-            clean(&mut frame);
             Poll::Ready(frame.map(|frame| frame.map_err(Incomplete::Broken)))
         }
         Poll::Pending => {
             ready!(pause.poll(cx));
             Poll::Ready(Some(Err(Incomplete::Stalled)))
         }
-    }
-}
-
-/// Takes out of trailers what may not stand there; other frames stay as they are.
-fn clean(frame: &mut Option<Result<Frame<Bytes>, hyper::Error>>) {
-    if let Some(Ok(frame)) = frame
-        && let Some(fields) = frame.trailers_mut()
-    {
-        trailers::clean(fields);
     }
 }
 
@@ -254,12 +245,12 @@ impl Pause {
 /// dropped before that, the connection is closed.
 #[derive(Debug)]
 pub struct UpstreamBody {
-    incoming: Incoming,
+    incoming: Received,
     lease: Option<Lease>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Incoming, lease: Lease) -> Self {
+    pub(super) fn new(incoming: Received, lease: Lease) -> Self {
         let mut body = Self {
             incoming,
             lease: Some(lease),
@@ -269,7 +260,7 @@ impl UpstreamBody {
     }
 
     /// The same on a connection that serves no other request.
-    pub(super) fn alone(incoming: Incoming) -> Self {
+    pub(super) fn alone(incoming: Received) -> Self {
         Self {
             incoming,
             lease: None,
@@ -287,15 +278,14 @@ impl UpstreamBody {
 
 impl Body for UpstreamBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Broken;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = self.get_mut();
-        let mut frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
-        clean(&mut frame);
+        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
         match &frame {
             Some(Ok(_)) => this.give_back_at_end(),
             Some(Err(_)) => this.lease = None,

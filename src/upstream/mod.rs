@@ -4,7 +4,8 @@
 //! proof that nothing was sent, beside a connection that could not be made.
 //!
 //! - [`Origin`] is one upstream as all workers share it, [`Pool`] one worker's connections to it;
-//! - `connect` makes them: name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;
+//! - `connect` makes them (`addresses`, `wire`): name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;
+//! - `switch` sends a request that asks for another protocol, on a connection of its own;
 //! - `heads` and `framing` refuse answers that cannot be believed;
 //! - `sent` says whether a request without an answer was sent.
 
@@ -16,6 +17,7 @@ mod heads;
 mod multiplexed;
 mod origin;
 mod pool;
+mod received;
 mod sent;
 mod switch;
 mod wire;
@@ -25,5 +27,6 @@ pub(crate) use body::{Pause, next_piece};
 pub use origin::Origin;
 pub use pool::Pool;
 pub(crate) use pool::SWEEP_EVERY;
+pub use received::{Broken, Received};
 pub use sent::{MaybeSent, NotSent, SendFailure};
 pub use switch::{Switch, Switched};

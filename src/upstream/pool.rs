@@ -29,6 +29,7 @@ use super::{
     heads::{MAX_HEAD_BYTES, Turn, Watching},
     multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
     origin::Origin,
+    received::Received,
     sent::Used,
 };
 use crate::{config, tasks::Tasks, timers::Timers};
@@ -222,12 +223,7 @@ impl Pool {
         connection.turn.begins();
         match connection.sender.try_send_request(request).await {
             Ok(response) => self.answered(connection, response),
-            Err(mut failed) => Err(match failed.take_message() {
-                Some(untouched) => {
-                    SendFailure::NotSent(NotSent::given_back(&untouched, failed.into_error()))
-                }
-                None => SendFailure::unanswered(failed.into_error(), Used::Never),
-            }),
+            Err(failed) => Err(SendFailure::tried(failed, Used::Never)),
         }
     }
 
@@ -245,7 +241,7 @@ impl Pool {
             connection,
             pool: self.clone(),
         };
-        Ok(response.map(|incoming| UpstreamBody::new(incoming, lease)))
+        Ok(received(response, lease))
     }
 
     // --- HTTP/1 ---
@@ -456,7 +452,12 @@ fn answered_on(
     judge(response.status(), response.headers())
         .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
     let lease = Lease::Http2 { _stream: stream };
-    Ok(response.map(|incoming| UpstreamBody::new(incoming, lease)))
+    Ok(received(response, lease))
+}
+
+fn received(response: Response<Incoming>, lease: Lease) -> Response<UpstreamBody> {
+    let version = response.version();
+    response.map(|incoming| UpstreamBody::new(Received::new(incoming, version), lease))
 }
 
 /// The most that is read ahead of one HTTP/1 connection, in bytes.

@@ -2,6 +2,7 @@
 
 use std::{error::Error as _, fmt, io};
 
+use hyper::client::conn::TrySendError;
 use rustls::AlertDescription;
 
 use super::connect::Unreached;
@@ -53,6 +54,14 @@ pub(super) enum Used {
 }
 
 impl SendFailure {
+    /// What a request comes to that was tried on one connection, and was not answered.
+    pub(super) fn tried<T>(mut failed: TrySendError<T>, used: Used) -> Self {
+        match failed.take_message() {
+            Some(untouched) => Self::NotSent(NotSent::given_back(&untouched, failed.into_error())),
+            None => Self::unanswered(failed.into_error(), used),
+        }
+    }
+
     /// What a request comes to that went into a connection, did not come back, and was not answered.
     pub(super) fn unanswered(error: hyper::Error, used: Used) -> Self {
         if is_refused_stream(&error) {

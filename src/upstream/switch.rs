@@ -5,14 +5,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response, StatusCode, response};
+use http::{Request, Response, StatusCode, Version, response};
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    MaybeSent, NotSent, OutgoingBody, Pool, SendFailure, UpstreamBody, framing::judge, pool::Fresh,
-    sent::Used,
+    MaybeSent, OutgoingBody, Pool, SendFailure, UpstreamBody, framing::judge, pool::Fresh,
+    received::Received, sent::Used,
 };
 
 /// What came of a request to switch.
@@ -57,12 +57,7 @@ impl Pool {
                 }
             }
         };
-        let mut response = answered.map_err(|mut failed| match failed.take_message() {
-            Some(untouched) => {
-                SendFailure::NotSent(NotSent::given_back(&untouched, failed.into_error()))
-            }
-            None => SendFailure::unanswered(failed.into_error(), Used::Never),
-        })?;
+        let mut response = answered.map_err(|failed| SendFailure::tried(failed, Used::Never))?;
         judge(response.status(), response.headers())
             .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -72,7 +67,9 @@ impl Pool {
                     let _ = connection.await;
                 });
             }
-            return Ok(Switch::Answer(response.map(UpstreamBody::alone)));
+            return Ok(Switch::Answer(response.map(|incoming| {
+                UpstreamBody::alone(Received::new(incoming, Version::HTTP_11))
+            })));
         }
         let upgraded = hyper::upgrade::on(&mut response);
         if running {

@@ -5,7 +5,10 @@ use std::process::Command;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
-use self::speaker::{Speaker, Then, order, request, with};
+use self::{
+    raw::{DATA, END_HEADERS, HEADERS, PING, RST_STREAM, Raw, block, frame, pseudo},
+    speaker::{Speaker, Then, order, request, with},
+};
 use crate::common::{Gate, Proxy, Request, Step, Upstream, events, key, reply};
 
 mod floods;
@@ -13,6 +16,41 @@ mod protocol;
 mod raw;
 mod speaker;
 mod times;
+
+#[test]
+fn a_request_that_is_given_up_in_the_middle_is_never_executed_whatever_it_is_given_up_with() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    for (code, pieces) in [(0, 1), (0, 0), (1, 1), (8, 1)] {
+        let key = key();
+        let mut fields = pseudo("POST", "/orders");
+        fields.extend([
+            ("authorization", "Bearer alice"),
+            ("content-type", "application/json"),
+            ("idempotency-key", &key),
+        ]);
+        let mut raw = Raw::connect(proxy.address());
+        raw.say(frame(HEADERS, END_HEADERS, 1, block(&fields)));
+        raw.say(frame(DATA, 0, 1, "{\"item\":").repeat(pieces));
+        // By the answer to the PING it has been read.
+        raw.say(frame(PING, 0, 0, [0; 8]));
+        assert!(raw.until(|frame| frame.kind == PING).is_some());
+        raw.say(frame(RST_STREAM, 0, 1, u32::to_be_bytes(code)));
+        assert!(raw.is_served(3), "the connection goes on");
+        let answer = Speaker::connect(proxy.address()).send(order(&key), "{}");
+        assert_eq!(
+            (answer.status, answer.marker()),
+            (201, Some("miss")),
+            "{answer:?}"
+        );
+    }
+    let orders = upstream
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.target == "/orders");
+    let bodies: Vec<_> = orders.map(|seen| seen.body).collect();
+    assert_eq!(bodies, vec![b"{}".to_vec(); 4]);
+}
 
 #[test]
 fn a_write_runs_once_and_its_retries_are_replayed_whatever_they_come_over() {

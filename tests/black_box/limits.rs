@@ -196,6 +196,24 @@ fn a_body_that_comes_slowly_but_comes_is_taken() {
 }
 
 #[test]
+fn a_keyed_body_of_a_byte_now_and_then_is_not_waited_for_for_ever() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "server.body_timeout = '200ms'");
+    let request = Request::order(&key()).body("x".repeat(1000));
+    let bytes = request.bytes();
+    let mut client = proxy.client();
+    let (begun, rest) = bytes.split_at(bytes.len() - 900);
+    client.say(begun);
+    let gave_up = rest.iter().any(|byte| {
+        sleep_ms(50);
+        client.try_say([*byte]).is_err()
+    });
+    assert!(gave_up, "all of it was taken");
+    assert_eq!(upstream.executions(), 0);
+    executed(proxy.send(&request));
+}
+
+#[test]
 fn a_head_that_does_not_come_is_given_up() {
     let upstream = Upstream::start();
     let proxy = Proxy::with(&upstream, "server.head_timeout = '500ms'");

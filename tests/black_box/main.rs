@@ -22,6 +22,7 @@ mod dialect_table;
 mod dialects;
 #[cfg(test)]
 mod drain;
+#[cfg(test)]
 mod durable;
 #[cfg(test)]
 mod edges;
@@ -29,6 +30,7 @@ mod edges;
 mod executions;
 #[cfg(test)]
 mod fingerprints;
+#[cfg(test)]
 mod forwarding;
 #[cfg(test)]
 mod framing;
@@ -72,6 +74,7 @@ mod reload;
 mod replays;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
 mod times;
 #[cfg(test)]
 mod tls;

@@ -200,14 +200,24 @@ impl Shared {
                     self.state().resets.push(reason);
                 }
             }
-            "half" => {
-                let head = answer().body(()).expect("a head");
+            "half" | "half-in-peace" | "short-in-peace" => {
+                let announced = (act == "short-in-peace").then_some(("content-length", "100"));
+                let head = announced
+                    .into_iter()
+                    .fold(answer(), |head, (name, value)| head.header(name, value));
+                let head = head.body(()).expect("a head");
                 let Ok(mut stream) = respond.send_response(head, false) else {
                     return;
                 };
                 let _ = stream.send_data(Bytes::from_static(b"{\"exec"), false);
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                stream.send_reset(Reason::INTERNAL_ERROR);
+                // As proxies do whose own upstream has failed.
+                let peace = act.ends_with("-in-peace");
+                stream.send_reset(if peace {
+                    Reason::NO_ERROR
+                } else {
+                    Reason::INTERNAL_ERROR
+                });
             }
             "short" => {
                 let head = answer().header("content-length", "100").body(());
@@ -325,7 +335,16 @@ fn a_refused_stream_was_not_processed_and_frees_its_key() {
 fn every_other_end_of_a_stream_leaves_the_outcome_unknown() {
     let origin = Origin::start();
     let proxy = origin.proxy("");
-    for act in ["cancel", "internal", "goaway", "close", "half", "short"] {
+    for act in [
+        "cancel",
+        "internal",
+        "goaway",
+        "close",
+        "half",
+        "half-in-peace",
+        "short",
+        "short-in-peace",
+    ] {
         executed(proxy.send(&order("do")));
         let request = order(act);
         let first = proxy.send(&request);

@@ -297,12 +297,14 @@ fn interim_answers_of_every_kind_are_dropped_and_end_nothing() {
                 .after_interim("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
         })
     };
+    // One connection is one worker, and so one pool.
+    let mut client = proxy.client();
     for count in [1, 30] {
         let request = Request::order(&key());
         upstream.then(after(count));
-        let first = executed(proxy.send(&request));
+        let first = executed(client.ask(&request).answer());
         assert!(first.interim.is_empty(), "{:?}", first.interim);
-        replayed(&proxy.send(&request), &first);
+        replayed(&client.ask(&request).answer(), &first);
     }
     assert_eq!(upstream.executions(), 2);
     assert_eq!(upstream.connections(), 1, "it was reused");

@@ -22,7 +22,7 @@ fn introduced() -> Watch {
 
 fn with_heads_of(max_head_bytes: usize) -> Watch {
     let mut watch = Watch::new(max_head_bytes);
-    let introduction = [vec![b'P'; PREFACE_LENGTH], frame(4, 0, 0, &[0; 6])].concat();
+    let introduction = [PREFACE.to_vec(), frame(4, 0, 0, &[0; 6])].concat();
     watch.received(&introduction, NOW).expect("one frame");
     watch
 }
@@ -40,7 +40,7 @@ fn taken(watch: &mut Watch, bytes: &[u8], now: Duration, most: u32) -> (u32, Opt
 #[test]
 fn the_introduction_is_owed_until_its_last_byte() {
     let mut watch = Watch::new(64 * 1024);
-    let introduction = [vec![b'P'; PREFACE_LENGTH], frame(4, 0, 0, &[0; 6])].concat();
+    let introduction = [PREFACE.to_vec(), frame(4, 0, 0, &[0; 6])].concat();
     for byte in introduction {
         assert_eq!(watch.waits_since(), Some(Duration::ZERO));
         watch.received(&[byte], NOW).expect("one frame");
@@ -52,7 +52,7 @@ fn the_introduction_is_owed_until_its_last_byte() {
 fn nothing_comes_before_the_introduction() {
     for first in [headers(1), frame(6, 0, 0, &[0; 8]), frame(4, ACK, 0, b"")] {
         let mut watch = Watch::new(64 * 1024);
-        let bytes = [vec![b'P'; PREFACE_LENGTH], first].concat();
+        let bytes = [PREFACE.to_vec(), first].concat();
         assert_eq!(watch.received(&bytes, NOW), Err(Excess::Unintroduced));
     }
 }
@@ -216,7 +216,7 @@ proptest::proptest! {
         frames in proptest::collection::vec((0_u8..12, 0_u8..8, 0_u32..12, 0_usize..40), 0..40),
         cuts in proptest::collection::vec(1_usize..50, 1..200),
     ) {
-        let mut bytes = vec![b'P'; PREFACE_LENGTH];
+        let mut bytes = PREFACE.to_vec();
         bytes.extend(frame(4, 0, 0, b""));
         for (kind, flags, stream, length) in frames {
             bytes.extend(frame(kind, flags, stream, &vec![0; length]));

@@ -7,8 +7,9 @@ use super::{
     stream::Limits,
 };
 
-/// So many fields may stand in a head; the parser behind takes no more.
-const MAX_FIELDS: u8 = 100;
+/// So many fields may stand in a head: over HTTP/1.x the parser behind takes no more, and looking at each of them for each rule would
+/// cost the proxy more than it costs the client to send them.
+pub const MAX_FIELDS: usize = 100;
 
 /// A larger body is none to the parser behind.
 const LONGEST_BODY: u64 = u64::MAX - 2;
@@ -135,7 +136,7 @@ impl Facts {
     fn field(&mut self, line: &[u8], version: Version) -> Result<(), Fault> {
         let (name, value) = line::field(line)?;
         self.fields += 1;
-        if self.fields > MAX_FIELDS {
+        if usize::from(self.fields) > MAX_FIELDS {
             return Err(Fault::TooManyFields);
         }
         // The length tells nearly all other names apart.

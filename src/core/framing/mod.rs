@@ -19,5 +19,6 @@ mod tests;
 pub use self::{
     fault::Fault,
     fields::{check, drop_underscore_twins, is_authority},
+    head::MAX_FIELDS,
     stream::{Limits, Place, Read, Stream, Then},
 };

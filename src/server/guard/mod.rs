@@ -79,7 +79,7 @@ struct Held {
 }
 
 impl<S> Guard<S> {
-    /// Guards `stream` from its first byte on. `spare` are the worker's timers.
+    /// Guards `stream` from its first byte on. Its timers are among the worker's `spare` ones.
     pub fn new(
         stream: S,
         limits: Limits,

@@ -136,6 +136,25 @@ fn a_body_that_stalls_is_told_so() {
 }
 
 #[test]
+fn half_a_head_holds_no_drain() {
+    let upstream = Upstream::start();
+    let introduced = [PREFACE.to_vec(), frame(SETTINGS, 0, 0, [])].concat();
+    let head = block(&pseudo("GET", "/free"));
+    for begun in [
+        get(1, "/free")[..20].to_vec(),
+        frame(HEADERS, END_STREAM, 1, &head),
+    ] {
+        let mut proxy = Proxy::start(&upstream);
+        let mut raw = Raw::silent(proxy.address());
+        raw.say([introduced.clone(), begun].concat());
+        proxy.await_metric("idem_proxy_connections", &[("side", "client")], 1.0);
+        proxy.signal("TERM");
+        assert_eq!(proxy.exit_code(), Some(0), "{}", proxy.log());
+    }
+    assert_eq!(upstream.executions(), 0);
+}
+
+#[test]
 fn a_drain_says_goaway_and_lets_what_runs_finish() {
     let upstream = Upstream::start();
     let mut proxy = Proxy::start(&upstream);
