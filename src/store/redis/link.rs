@@ -232,14 +232,20 @@ impl Link {
         StoreError::Unavailable
     }
 
-    /// At most once a second.
     fn complain(&self, error: &dyn std::fmt::Display) {
+        if self.may_complain() {
+            tracing::warn!(%error, "Redis did not do what it was asked");
+        }
+    }
+
+    /// At most once a second.
+    pub(super) fn may_complain(&self) -> bool {
         let mut complained = self.complained.lock();
         if complained.is_some_and(|at| at.elapsed() < COMPLAIN_EVERY) {
-            return;
+            return false;
         }
         *complained = Some(Instant::now());
-        tracing::warn!(%error, "Redis did not do what it was asked");
+        true
     }
 
     /// To be let go once it was made or never will be.

@@ -434,10 +434,11 @@ impl Inner {
     }
 
     /// Says that a record cannot be read. It is there all the same, so nobody may claim it.
-    #[expect(clippy::unused_self, reason = "as the other stores have it")]
     fn unreadable(&self, id: &RecordId, error: Unreadable) -> StoreError {
-        let record = id.short();
-        tracing::error!(%record, %error, "a record in Redis cannot be read; its key is refused, and nothing is executed under it");
+        if self.link.may_complain() {
+            let record = id.short();
+            tracing::error!(%record, %error, "a record in Redis cannot be read; its key is refused, and nothing is executed under it");
+        }
         StoreError::Unavailable
     }
 
