@@ -72,12 +72,12 @@ fn a_joiner_elsewhere_gets_the_answer_or_a_conflict_and_never_runs() {
         let elsewhere = other.send(&request.clone().body("{\"other\":1}"));
         problem(&elsewhere, "key-reused");
         gate.open();
-        let (first, joined) = (leader.answer(), joiner.answer());
+        let (first, shared) = (leader.answer(), joiner.answer());
         assert_eq!(first.status, status);
         if stored {
-            replayed(&joined, &first);
+            replayed(&shared, &first);
         } else {
-            problem(&joined, "in-flight");
+            problem(&shared, "in-flight");
         }
     }
     assert_eq!(upstream.executions(), 2);

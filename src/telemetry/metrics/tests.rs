@@ -105,6 +105,10 @@ fn touch(metrics: &Metrics) {
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
     metrics.store("disk").committed(1, took);
+    let redis = metrics.store("redis");
+    redis.round_trip();
+    redis.reconnected();
+    redis.script_missed();
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     let _ = metrics
         .upstream("billing")
