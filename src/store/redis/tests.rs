@@ -240,8 +240,12 @@ async fn a_settled_record_is_told_from_memory_until_it_is_purged_elsewhere() {
     complete(&one, claim(&one, 1).await).await;
     assert_eq!(hot(&one, 1), Some(done()), "who settled it has it");
     assert_eq!(hot(&other, 1), None);
-    assert_eq!(meets(&other, 1).await, done());
-    assert_eq!(hot(&other, 1), Some(done()), "who found it has it");
+    // Word of the settlement may come behind it, and takes it out of the other's memory once more.
+    let end = std::time::Instant::now() + PATIENCE;
+    while hot(&other, 1).is_none() {
+        assert!(std::time::Instant::now() < end, "who found it has it");
+        assert_eq!(meets(&other, 1).await, done());
+    }
     assert_eq!(one.purge(&id(1)).await, Ok(Purged::Gone));
     assert_eq!(hot(&one, 1), None);
     until("the purge is told", || hot(&other, 1).is_none()).await;

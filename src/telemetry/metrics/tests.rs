@@ -47,7 +47,10 @@ const TABLE: &[(&str, &str, &str)] = &[
         "counter",
         "operation result store",
     ),
+    ("idem_proxy_store_reconnects_total", "counter", "store"),
     ("idem_proxy_store_records", "gauge", "store"),
+    ("idem_proxy_store_round_trips_total", "counter", "store"),
+    ("idem_proxy_store_script_misses_total", "counter", "store"),
     ("idem_proxy_store_up", "gauge", "store"),
     (
         "idem_proxy_tls_handshake_failures_total",
