@@ -1,6 +1,8 @@
 //! A keyed request, in the order of the contract's section 4: caller, body, fingerprint, record, and then what follows.
 //! Where the key stands in the body, the body comes first.
 
+mod elsewhere;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -432,34 +434,6 @@ impl Visit<'_> {
             return Some(*denied);
         }
         Some(answer)
-    }
-
-    /// Joins a call that runs on another proxy: waits for what it is settled as, and never executes.
-    ///
-    /// Dropping the future gives the place up and changes nothing else.
-    async fn join_elsewhere(&self, parts: &Parts) -> Answer {
-        let (proxy, policy, ask) = (&self.worker.proxy, self.policy(), self.ask());
-        let _counted = self.metrics().waiter();
-        let wait = proxy
-            .records
-            .wait_for_change(&self.id, &ask, policy.max_waiters);
-        match timeout(policy.wait_timeout, wait).await {
-            Ok(Ok(Some(found @ Found::Complete(_)))) => {
-                let mut answer = self.found(&found, parts).await;
-                if answer.outcome == Outcome::Hit {
-                    answer.outcome = Outcome::Joined;
-                }
-                answer
-            }
-            Ok(Ok(Some(found))) => self.found(&found, parts).await,
-            Ok(Err(StoreError::Full)) => {
-                proxy.metrics.limit_refused(Limit::MaxWaiters);
-                self.in_flight()
-            }
-            Ok(Err(error)) => self.store_failure(error),
-            // Its answer was not stored, or the wait is over.
-            Ok(Ok(None)) | Err(_) => self.in_flight(),
-        }
     }
 
     fn landed(&self, landing: Landing, flight: &Flight, parts: &Parts) -> Option<Answer> {
