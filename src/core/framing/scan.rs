@@ -37,7 +37,7 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Whether the byte may stand in a token (RFC 9110, section 5.6.2).
-pub(super) const fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     TOKEN.has(byte)
 }
 
@@ -46,59 +46,45 @@ pub(super) fn all_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
 }
 
-const TOKEN: Set = Set::alphanumeric_and(b"!#$%&'*+-.^_`|~");
+static TOKEN: Set = Set::alphanumeric_and(b"!#$%&'*+-.^_`|~");
 
 /// What may stand in a path, as the `http` crate takes it: more than RFC 3986 allows, less than would break a request line.
-const PATH: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=@[\\]^_|~\"{}");
+static PATH: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=@[\\]^_|~\"{}");
 
 /// The same for a query.
-const QUERY: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=?@[\\]^_`{|}~");
+static QUERY: Set = Set::alphanumeric_and(b"!$%&'()*+,-./:;=?@[\\]^_`{|}~");
 
-/// Some of the ASCII bytes, a bit each.
-#[derive(Clone, Copy)]
-struct Set {
-    below_64: u64,
-    from_64: u64,
-}
+/// Some of the ASCII bytes: a table of all bytes, for each byte of a head is looked up in one.
+struct Set([bool; 256]);
 
 impl Set {
     const fn alphanumeric_and(others: &[u8]) -> Self {
-        let mut set = Self {
-            below_64: 0,
-            from_64: 0,
-        };
+        let mut set = [false; 256];
+        let mut rest: &mut [bool] = &mut set;
         let mut byte = 0_u8;
-        while byte < 128 {
-            if byte.is_ascii_alphanumeric() {
-                set = set.with(byte);
-            }
-            byte += 1;
+        while let [is, after @ ..] = rest {
+            *is = byte.is_ascii_alphanumeric() || contains(others, byte);
+            rest = after;
+            byte = byte.wrapping_add(1);
         }
-        let mut others = others;
-        while let [byte, rest @ ..] = others {
-            set = set.with(*byte);
-            others = rest;
-        }
-        set
+        Self(set)
     }
 
-    const fn with(mut self, byte: u8) -> Self {
-        let bit = 1 << (byte & 63);
-        match byte {
-            0..64 => self.below_64 |= bit,
-            _ => self.from_64 |= bit,
-        }
-        self
+    /// The table has a place for every byte.
+    fn has(&self, byte: u8) -> bool {
+        self.0.get(usize::from(byte)).copied().unwrap_or(false)
     }
+}
 
-    const fn has(self, byte: u8) -> bool {
-        let half = match byte {
-            0..64 => self.below_64,
-            64..128 => self.from_64,
-            128.. => 0,
-        };
-        half >> (byte & 63) & 1 == 1
+const fn contains(bytes: &[u8], byte: u8) -> bool {
+    let mut rest = bytes;
+    while let [first, after @ ..] = rest {
+        if *first == byte {
+            return true;
+        }
+        rest = after;
     }
+    false
 }
 
 /// Whether this is a path with or without a query and a fragment: origin-form (RFC 9112, section 3.2.1), and what clients put
