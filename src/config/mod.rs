@@ -16,6 +16,7 @@ mod printed;
 mod problem;
 mod published;
 mod reader;
+mod redis;
 mod route;
 mod seal_keys;
 mod secret;
@@ -46,6 +47,7 @@ use crate::{
     tls::{ServerFiles, UpstreamFiles},
 };
 
+pub use self::redis::RedisUrl;
 pub use self::{
     address::admin_url,
     compile::{Reading, parse, read},
@@ -243,6 +245,8 @@ pub struct Store {
     pub memory: MemoryLimits,
     /// `[store.disk]`
     pub disk: DiskStore,
+    /// `[store.redis]`
+    pub redis: RedisStore,
     /// `encryption_key_file`: what is kept outside this process is encrypted; `None`: it is not.
     pub seal: Option<SealKeys>,
 }
@@ -256,6 +260,8 @@ pub enum StoreKind {
     Memory,
     /// In a folder of this machine.
     Disk,
+    /// In a Redis or Valkey server that several proxies share.
+    Redis,
 }
 
 /// `[store.disk]`
@@ -265,6 +271,17 @@ pub struct DiskStore {
     pub path: PathBuf,
     /// How large its database may become, in bytes; full, new keys are refused.
     pub max_bytes: u64,
+}
+
+/// `[store.redis]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisStore {
+    /// Where the server is, and the credentials for it.
+    pub url: RedisUrl,
+    /// How long one operation may take.
+    pub timeout: Duration,
+    /// Whether a server is used that may drop records under memory pressure.
+    pub allow_eviction: bool,
 }
 
 /// `[store.memory]`

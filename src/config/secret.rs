@@ -33,7 +33,7 @@ pub(super) fn shown(key: &str, path: &str, value: &Value) -> Value {
 }
 
 /// A URL with `***` for its password, and for its query if it has credentials at all.
-fn url(text: &str) -> String {
+pub(super) fn url(text: &str) -> String {
     // The last `@` ends the credentials: a password may hold one that is not escaped.
     let Some((before, after)) = text.rsplit_once('@') else {
         return match text.split_once('?') {

@@ -7,8 +7,9 @@ use super::{
     DiskStore, MemoryLimits, OnFull, Store, StoreKind,
     problem::Refusal,
     reader::{Section, Show},
+    redis::{Chosen, redis},
     seal_keys,
-    server::{MANY, MOMENT},
+    server::MANY,
     units,
 };
 
@@ -19,7 +20,7 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
         ("none", Some(StoreKind::None)),
         ("memory", Some(StoreKind::Memory)),
         ("disk", Some(StoreKind::Disk)),
-        ("redis", None),
+        ("redis", Some(StoreKind::Redis)),
         ("postgres", None),
     ];
     let mut named = String::new();
@@ -45,7 +46,12 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
         }
     };
     let disk = disk(s.child("disk", show("disk")));
-    redis(s.child("redis", show("redis")));
+    let chosen = if named == "redis" {
+        Chosen::Yes
+    } else {
+        Chosen::No
+    };
+    let redis = redis(s.child("redis", show("redis")), chosen);
     postgres(s.child("postgres", show("postgres")));
     section.finish();
     Some(Store {
@@ -53,6 +59,7 @@ pub(super) fn store(mut section: Section<'_>) -> Option<Store> {
         namespace: namespace?,
         memory: memory?,
         disk: disk?,
+        redis: redis?,
         seal: seal?,
     })
 }
@@ -107,20 +114,6 @@ fn disk(mut section: Section<'_>) -> Option<DiskStore> {
 /// A smaller database would be full of its own tables.
 const LEAST_DISK: u64 = 1 << 20;
 
-fn redis(mut section: Section<'_>) {
-    let s = &mut section;
-    s.one_or_more("url", "redis://127.0.0.1:6379", |url| {
-        scheme(url, &["redis://", "rediss://"])
-    });
-    s.skip("url_file");
-    let topologies = ["single", "cluster", "sentinel"].map(|word| (word, Some(())));
-    s.choice("topology", "single", &topologies);
-    s.duration("timeout", "500ms", MOMENT);
-    s.count::<u32>("wait_replicas", 0, 0..=1000);
-    s.flag("allow_eviction", false);
-    section.finish();
-}
-
 fn postgres(mut section: Section<'_>) {
     let s = &mut section;
     s.text_or("url", (), |url| {
@@ -129,7 +122,8 @@ fn postgres(mut section: Section<'_>) {
     section.finish();
 }
 
-fn scheme(url: &str, schemes: &[&str]) -> Result<(), Refusal> {
+/// Looks whether a URL starts as one of these do.
+pub(super) fn scheme(url: &str, schemes: &[&str]) -> Result<(), Refusal> {
     let rest = schemes.iter().find_map(|scheme| url.strip_prefix(scheme));
     match rest {
         Some(rest) if !rest.is_empty() => Ok(()),

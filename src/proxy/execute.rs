@@ -162,7 +162,7 @@ impl Execution {
         let call = Box::pin(call.make(request, &mut room));
         let deadline = started + pool.upstream().capture_timeout;
         let in_time = caught(pool.capture_timers().within(deadline, call));
-        let called = match renewed(&worker, &claim, policy, metrics, in_time).await {
+        let called = match renewed(&worker, &claim, policy, in_time).await {
             Some(Some(called)) => called,
             Some(None) => Called::Failed(Failure::TimedOut),
             None => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
@@ -340,12 +340,11 @@ async fn read_answer(
 }
 
 /// Runs `work` and renews the claim every third of its lease meanwhile. A claim that is lost does not end the work: its client still
-/// gets its answer.
+/// gets its answer; it is counted when it comes to be settled, once.
 pub(super) async fn renewed<F: Future>(
     worker: &Worker,
     claim: &Claim,
     policy: &Policy,
-    metrics: &RouteMetrics,
     work: F,
 ) -> F::Output {
     let mut work = std::pin::pin!(work);
@@ -358,7 +357,6 @@ pub(super) async fn renewed<F: Future>(
         match worker.proxy.records.renew(claim, &policy.terms).await {
             Ok(Held::Yes) => {}
             Ok(Held::Lost) => {
-                metrics.claim_lost();
                 tracing::warn!(record = %claim.id().short(), "a claim was lost while its call runs");
                 return work.await;
             }

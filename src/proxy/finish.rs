@@ -212,10 +212,8 @@ impl Finish<'_> {
                 settling.id.short(),
             ),
         );
-        let Settling {
-            worker, metrics, ..
-        } = settling;
-        let settlement = match renewed(worker, &claim, policy, metrics, passing).await {
+        let worker = settling.worker;
+        let settlement = match renewed(worker, &claim, policy, passing).await {
             Ok(Passed::Whole) => Settlement::Release,
             Ok(Passed::BrokenOff) | Err(_) => Settlement::Unknown,
         };

@@ -1,6 +1,8 @@
 //! A keyed request, in the order of the contract's section 4: caller, body, fingerprint, record, and then what follows.
 //! Where the key stands in the body, the body comes first.
 
+mod elsewhere;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -266,6 +268,7 @@ impl Visit<'_> {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
                     }
                     Led::Answered(answer) => return *answer,
+                    Led::Elsewhere => return Box::pin(self.join_elsewhere(&parts)).await,
                 },
                 Boarding::Join(flight) => {
                     if let Some(answer) = Box::pin(self.join(&flight, &parts)).await {
@@ -353,7 +356,13 @@ impl Visit<'_> {
                 }))
             }
             Ok(Begin::Found(found)) => {
+                // Who joined looks too, and waits for itself: with its own patience, and for its own request.
                 seat.land(Landing::NotStarted);
+                if matches!(found, Found::InFlight { .. })
+                    && self.policy().in_flight == InFlight::Wait
+                {
+                    return Led::Elsewhere;
+                }
                 Led::answered(self.found(&found, parts).await)
             }
             Err(error) => {
@@ -486,6 +495,8 @@ impl Visit<'_> {
 enum Led {
     Claimed(Box<Start>),
     Answered(Box<Answer>),
+    /// The same request runs on another proxy, and is waited for.
+    Elsewhere,
 }
 
 impl Led {

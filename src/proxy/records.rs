@@ -69,6 +69,16 @@ impl Records {
         .await
     }
 
+    /// Not timed: how long it takes is how long the call does.
+    pub(super) async fn wait_for_change(
+        &self,
+        id: &RecordId,
+        ask: &Ask<'_>,
+        max: usize,
+    ) -> Result<Option<Found>, StoreError> {
+        self.store.wait_for_change(id, ask, max).await
+    }
+
     pub(super) async fn renew(&self, claim: &Claim, terms: &Terms) -> Result<Held, StoreError> {
         let result = |held: &Held| match held {
             Held::Yes => StoreResult::Ok,

@@ -22,7 +22,7 @@ use crate::{
     identity::Kept,
     limit::Limit,
     route::Router,
-    store::{Stores, clock::SystemClock, disk::DiskStore, memory::MemoryStore},
+    store::{Stores, clock::SystemClock, disk::DiskStore, memory::MemoryStore, redis::RedisStore},
     telemetry::{access::AccessLog, metrics::Metrics},
 };
 
@@ -30,7 +30,7 @@ impl Proxy {
     /// The proxy that `config` describes, with an empty store, or what the disk has. `verifiers` are those of its list, in their order.
     ///
     /// # Errors
-    /// The disk store cannot be opened, the system gives no random bytes, or the published policy is no answer.
+    /// The disk store cannot be opened, the Redis server must not be used, the system gives no random bytes, or the published policy is no answer.
     pub fn new(
         config: &Config,
         verifiers: Vec<Kept>,
@@ -49,6 +49,13 @@ impl Proxy {
                 config.store.memory,
                 config.store.seal.as_ref(),
                 metrics.store("disk"),
+            )?)),
+            StoreKind::Redis => Stores::Redis(Box::new(RedisStore::open(
+                &config.store.redis,
+                &config.store.namespace,
+                config.store.memory,
+                config.store.seal.as_ref(),
+                metrics.store("redis"),
             )?)),
         };
         let lasting = Lasting {

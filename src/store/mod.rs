@@ -3,12 +3,14 @@
 //! Every operation is atomic for its record. [`Stores::begin`] is the only one that can give the right to execute,
 //! and it gives it as a value: a [`Claim`].
 
+mod cache;
 pub mod clock;
 pub mod disk;
 pub mod memory;
 #[cfg(test)]
 mod model;
 mod operator;
+pub mod redis;
 pub mod seal;
 #[cfg(test)]
 mod suite;
@@ -21,6 +23,7 @@ use crate::core::{
     record::{ClaimToken, Record, RecordId, ShortId},
     transition::{Ask, Found, Resolution, Settlement},
 };
+use crate::tasks;
 
 /// The store that the configuration chose.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub enum Stores {
     Memory(Box<memory::MemoryStore>),
     /// `store.kind = "disk"`
     Disk(Box<disk::DiskStore>),
+    /// `store.kind = "redis"`
+    Redis(Box<redis::RedisStore>),
 }
 
 // What waits is boxed, so that the futures of a store that answers at once stay small.
@@ -51,6 +56,7 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.look(id, ask)),
             Self::Disk(store) => Ok(store.look(id, ask)),
+            Self::Redis(store) => Ok(store.look(id, ask)),
         }
     }
 
@@ -68,6 +74,27 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => store.begin(id, ask, draw_token()?),
             Self::Disk(store) => Box::pin(store.begin(id, ask)).await,
+            Self::Redis(store) => Box::pin(store.begin(id, ask)).await,
+        }
+    }
+
+    /// Waits, as one of at most `max`, until a record that runs elsewhere is something else, and says what; `Ok(None)`: there is none any more.
+    /// Nothing is claimed by it. A store that nobody shares has nothing elsewhere: what runs is left running.
+    ///
+    /// Dropping the future gives the place up.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: so many wait already.
+    pub async fn wait_for_change(
+        &self,
+        id: &RecordId,
+        ask: &Ask<'_>,
+        max: usize,
+    ) -> Result<Option<Found>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(_) | Self::Disk(_) => self.look(id, ask).await,
+            Self::Redis(store) => Box::pin(store.wait(id, ask, max)).await,
         }
     }
 
@@ -82,6 +109,7 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.renew(claim, terms)),
             Self::Disk(store) => Box::pin(store.renew(claim, terms)).await,
+            Self::Redis(store) => Box::pin(store.renew(claim, terms)).await,
         }
     }
 
@@ -106,6 +134,7 @@ impl Stores {
             }),
             Self::Memory(store) => Ok(store.settle(claim, settlement, terms)),
             Self::Disk(store) => Box::pin(store.settle(claim, settlement, terms)).await,
+            Self::Redis(store) => Box::pin(store.settle(claim, settlement, terms)).await,
         }
     }
 
@@ -120,6 +149,7 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(Box::pin(store.list_slowly(query)).await),
             Self::Disk(store) => Box::pin(store.list(query)).await,
+            Self::Redis(store) => Box::pin(store.list(query)).await,
         }
     }
 
@@ -132,6 +162,7 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.find(short)),
             Self::Disk(store) => Box::pin(store.find(short)).await,
+            Self::Redis(store) => Box::pin(store.find(short)).await,
         }
     }
 
@@ -147,6 +178,7 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => Ok(store.purge(id)),
             Self::Disk(store) => Box::pin(store.purge(id)).await,
+            Self::Redis(store) => Box::pin(store.purge(id)).await,
         }
     }
 
@@ -165,6 +197,7 @@ impl Stores {
             Self::None => Err(StoreError::None),
             Self::Memory(store) => store.resolve(id, resolution),
             Self::Disk(store) => Box::pin(store.resolve(id, resolution)).await,
+            Self::Redis(store) => Box::pin(store.resolve(id, resolution)).await,
         }
     }
 
@@ -177,6 +210,7 @@ impl Stores {
             Self::None => {}
             Self::Memory(store) => store.sweep_slowly().await,
             Self::Disk(store) => Box::pin(store.sweep()).await,
+            Self::Redis(store) => store.sweep(),
         }
     }
 
@@ -187,6 +221,7 @@ impl Stores {
             Self::None => Levels::default(),
             Self::Memory(store) => store.levels(),
             Self::Disk(store) => store.levels(),
+            Self::Redis(store) => store.levels(),
         }
     }
 
@@ -197,6 +232,7 @@ impl Stores {
             Self::None => 0,
             Self::Memory(store) => store.evictions(cause),
             Self::Disk(store) => store.evictions(cause),
+            Self::Redis(store) => store.evictions(cause),
         }
     }
 
@@ -206,6 +242,7 @@ impl Stores {
         match self {
             Self::None | Self::Memory(_) => true,
             Self::Disk(store) => store.answers(),
+            Self::Redis(store) => store.answers(),
         }
     }
 
@@ -214,7 +251,7 @@ impl Stores {
     pub const fn bound(&self) -> Bound {
         match self {
             Self::None | Self::Memory(_) => Bound::Claims,
-            Self::Disk(_) => Bound::Bytes,
+            Self::Disk(_) | Self::Redis(_) => Bound::Bytes,
         }
     }
 
@@ -225,9 +262,27 @@ impl Stores {
             Self::None => "none",
             Self::Memory(_) => "memory",
             Self::Disk(_) => "disk",
+            Self::Redis(_) => "redis",
         }
     }
 }
+
+/// Computes both digests of a request, on another thread if that takes long.
+async fn digest(ask: &Ask<'_>) {
+    if ask.fingerprint.unread() <= AT_ONCE {
+        let _ = ask.fingerprint.digests();
+        return;
+    }
+    let fingerprint = Arc::clone(ask.fingerprint);
+    let elsewhere = tasks::elsewhere(move || {
+        let _ = fingerprint.digests();
+    });
+    // If that thread failed, whoever needs them computes them.
+    let _ = elsewhere.await;
+}
+
+/// A body of so many bytes is canonicalised without making others wait noticeably.
+const AT_ONCE: usize = 64 * 1024;
 
 /// 128 random bits.
 fn draw_token() -> Result<ClaimToken, StoreError> {
@@ -254,7 +309,7 @@ pub struct Levels {
 pub enum Bound {
     /// `store.memory.max_claims`, and with `on_full = "reject"` the others of that table.
     Claims,
-    /// `store.disk.max_bytes`
+    /// `store.disk.max_bytes`, or the `maxmemory` of the Redis server.
     Bytes,
 }
 

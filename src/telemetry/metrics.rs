@@ -395,7 +395,16 @@ struct StoreSeries {
     commits: Histogram,
     /// How much that was.
     committed: Counter,
+    /// What a store on a network costs.
+    network: Network,
     watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Network {
+    round_trips: Counter,
+    reconnects: Counter,
+    script_misses: Counter,
 }
 
 struct Operation {
@@ -437,6 +446,7 @@ impl StoreMetrics {
             }),
             commits: Histogram::new(STORE_BOUNDS),
             committed: Counter::default(),
+            network: Network::default(),
             watched: Mutex::default(),
         }))
     }
@@ -453,6 +463,21 @@ impl StoreMetrics {
     pub fn committed(&self, operations: u64, took: Duration) {
         self.0.commits.observe(took);
         self.0.committed.add(operations);
+    }
+
+    /// Counts a command that was sent to the store's server.
+    pub fn round_trip(&self) {
+        self.0.network.round_trips.add_one();
+    }
+
+    /// Counts a connection to the store's server that was made again.
+    pub fn reconnected(&self) {
+        self.0.network.reconnects.add_one();
+    }
+
+    /// Counts a script that the store's server had forgotten.
+    pub fn script_missed(&self) {
+        self.0.network.script_misses.add_one();
     }
 
     /// What the store says of itself now; `None` where nobody watches it. What is counted never goes back, even

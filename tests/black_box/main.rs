@@ -73,6 +73,7 @@ mod reload;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]
+mod shared;
 mod streams;
 #[cfg(test)]
 mod times;

@@ -7,7 +7,18 @@ use crate::common::{assert_says, load, load_with, problems};
 #[test]
 fn what_this_version_lacks_is_refused_and_never_ignored() {
     for (text, path) in [
-        ("[store]\nkind = \"redis\"", "store.kind"),
+        (
+            "[store]\nkind = \"redis\"\n[store.redis]\ntopology = \"cluster\"",
+            "store.redis.topology",
+        ),
+        (
+            "[store]\nkind = \"redis\"\n[store.redis]\ntopology = \"sentinel\"",
+            "store.redis.topology",
+        ),
+        (
+            "[store]\nkind = \"redis\"\n[store.redis]\nwait_replicas = 1",
+            "store.redis.wait_replicas",
+        ),
         ("[store]\nkind = \"postgres\"", "store.kind"),
         (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",
@@ -55,7 +66,7 @@ fn stores_that_are_not_chosen_are_checked_and_have_no_effect() {
 
 #[test]
 fn wrong_beside_unavailable_is_wrong() {
-    let all = load_with("[store]\nkind = \"redis\"\nnamespcae = \"n\"", &[]).expect_err("both");
+    let all = load_with("[store]\nkind = \"postgres\"\nnamespcae = \"n\"", &[]).expect_err("both");
     assert!(!all.only_unavailable());
     assert_eq!(all.len(), 2, "{all}");
     assert_says(&all.to_string(), &["did you mean namespace?"]);

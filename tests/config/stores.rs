@@ -71,3 +71,50 @@ fn keys_of_encryption_are_read_with_the_configuration_and_never_shown() {
     let missing = [("IDEM_PROXY_STORE__ENCRYPTION_KEY_FILE", "/none")];
     assert_says(&problems_with("", &missing), &["cannot be read", "/none"]);
 }
+
+#[test]
+fn the_redis_store_has_one_server_and_its_secret_stays_hidden() {
+    let chosen = |more: &str| format!("[store]\nkind = \"redis\"\n[store.redis]\n{more}\n{ROUTE}");
+    let store = load(&chosen("")).store;
+    assert_eq!(store.kind, StoreKind::Redis);
+    assert_eq!(store.redis.url.expose(), "redis://127.0.0.1:6379");
+    assert_eq!(store.redis.timeout, std::time::Duration::from_millis(500));
+    assert!(!store.redis.allow_eviction);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("url");
+    let path = file.to_str().expect("UTF-8");
+    let named = chosen(&format!("url_file = \"{path}\"\nallow_eviction = true"));
+    assert_says(&problems(&named), &["url_file", path, "cannot be read"]);
+    std::fs::write(&file, "hunter2\n").expect("a file");
+    let said = problems(&named);
+    assert_says(&said, &["url_file", "no URL of a Redis server"]);
+    assert!(!said.contains("hunter2"), "{said}");
+    let url = "rediss://user:hun%20ter2@h:7000/3";
+    std::fs::write(&file, format!("{url}\n")).expect("a file");
+    let store = load(&named).store;
+    assert_eq!(store.redis.url.expose(), url);
+    assert!(store.redis.allow_eviction);
+    let shown = format!("{:?}", store.redis);
+    assert!(shown.contains("rediss://user:***@h:7000/3"), "{shown}");
+    for (more, words) in [
+        ("url = []", ["store.redis.url", "takes one URL", "single"]),
+        (
+            "url = [\"redis://a\", \"redis://b\"]",
+            ["store.redis.url", "takes one URL", "single"],
+        ),
+        (
+            "url = \"http://a\"",
+            ["store.redis.url", "redis://", "rediss://"],
+        ),
+        (
+            "url = \"redis://a/x\"",
+            ["store.redis.url", "no URL", "/db"],
+        ),
+        (
+            "url = \"redis://a\"\nurl_file = \"f\"",
+            ["url_file", "url is given too", "one of them"],
+        ),
+    ] {
+        assert_says(&problems(&chosen(more)), &words);
+    }
+}

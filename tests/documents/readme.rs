@@ -206,6 +206,7 @@ fn everything() -> String {
         .operation(StoreOp::Look, StoreResult::Ok, moment);
     let _upstream = metrics.upstream("");
     metrics.store("disk").committed(1, moment);
+    metrics.store("redis").round_trip();
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
     metrics.watch_certificates(Arc::new(|| vec![("server".to_owned(), 0)]));

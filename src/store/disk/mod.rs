@@ -4,7 +4,7 @@
 //! - `folder`: the folder, private and one process's only; `database`: SQLite, its tables and statements.
 //! - `queue` → `writer` → `batch`: one thread decides and writes, all that waits in one transaction. Claims are answered, and
 //!   settlements, when they are durable.
-//! - `cache`: settled records in memory. A look asks the cache alone: what is not there could claim, for all it knows, and
+//! - the `cache` of the room above: settled records in memory. A look asks the cache alone: what is not there could claim, for all it knows, and
 //!   `begin` then finds what the database has. So a fresh key costs no read before its claim.
 //! - `shared` has the readers, who fetch an answer that is not in the cache: the writer never reads a body.
 //! - `operator`, `reads`: lists, look-ups by the first digits, purges and resolutions.
@@ -14,7 +14,6 @@
 //! ended, even if the wall clock was set back.
 
 mod batch;
-mod cache;
 mod database;
 mod done;
 #[cfg(test)]
@@ -41,7 +40,6 @@ use std::{
 use tokio::sync::oneshot;
 
 use self::{
-    cache::Cache,
     database::{Database, Open, Unusable},
     folder::Folder,
     queue::{Beginning, Command, Queue, Reply, Said, Settling},
@@ -50,8 +48,9 @@ use self::{
 };
 use super::{
     Begin, Claim, Eviction, Held, Levels, Settled, StoreError, Unsettled,
+    cache::Cache,
     clock::{Clock, SystemClock, wall},
-    draw_token,
+    digest, draw_token,
     seal::Seal,
 };
 use crate::{
@@ -397,23 +396,6 @@ fn start_clock(last: Timestamp) -> SystemClock {
     }
     SystemClock::start_not_before(last)
 }
-
-/// Computes both digests of a request, on another thread if that takes long.
-async fn digest(ask: &Ask<'_>) {
-    if ask.fingerprint.unread() <= AT_ONCE {
-        let _ = ask.fingerprint.digests();
-        return;
-    }
-    let fingerprint = Arc::clone(ask.fingerprint);
-    let elsewhere = tasks::elsewhere(move || {
-        let _ = fingerprint.digests();
-    });
-    // If that thread failed, the writer computes them.
-    let _ = elsewhere.await;
-}
-
-/// A body of so many bytes is canonicalised without making others wait noticeably.
-const AT_ONCE: usize = 64 * 1024;
 
 /// Clocks that are corrected are behind by so much, and nobody needs to know.
 const MAY_BE_BEHIND: Duration = Duration::from_mins(1);

@@ -14,7 +14,6 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::{
-    cache::Cache,
     database::Database,
     reads,
     rows::{self, Unreadable},
@@ -24,7 +23,7 @@ use crate::{
         record::{Record, RecordId, ShortId},
         time::Timestamp,
     },
-    store::{Levels, StoreError, clock::Clock, seal::Seal},
+    store::{Levels, StoreError, cache::Cache, clock::Clock, seal::Seal},
     telemetry::metrics::StoreMetrics,
 };
 

@@ -18,6 +18,7 @@ pub(super) fn render(house: &House) -> Vec<u8> {
     requests(house, &mut families);
     routes(house, &mut families);
     stores(house, &mut families);
+    networks(house, &mut families);
     upstreams(house, &mut families);
     tls(house, &mut families);
     whole(house, &mut families);
@@ -120,6 +121,37 @@ fn routes(house: &House, families: &mut Vec<MetricFamily>) {
         "Claims that were no longer their holders' when these came to renew or settle them.",
         MetricType::COUNTER,
         claims_lost,
+    ));
+}
+
+/// What stores on a network cost.
+fn networks(house: &House, families: &mut Vec<MetricFamily>) {
+    let (mut trips, mut reconnects, mut misses) = (Vec::new(), Vec::new(), Vec::new());
+    for store in house.stores.lock().iter() {
+        let (kind, network) = (("store", store.0.kind), &store.0.network);
+        if network.round_trips.value() > 0 {
+            trips.push(counter(&[kind], network.round_trips.value()));
+            reconnects.push(counter(&[kind], network.reconnects.value()));
+            misses.push(counter(&[kind], network.script_misses.value()));
+        }
+    }
+    families.push(family(
+        "idem_proxy_store_round_trips_total",
+        "Commands that were sent to the store's server.",
+        MetricType::COUNTER,
+        trips,
+    ));
+    families.push(family(
+        "idem_proxy_store_reconnects_total",
+        "Connections to the store's server that were made again.",
+        MetricType::COUNTER,
+        reconnects,
+    ));
+    families.push(family(
+        "idem_proxy_store_script_misses_total",
+        "Scripts that the store's server had forgotten and was told again.",
+        MetricType::COUNTER,
+        misses,
     ));
 }
 

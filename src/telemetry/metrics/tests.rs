@@ -47,7 +47,10 @@ const TABLE: &[(&str, &str, &str)] = &[
         "counter",
         "operation result store",
     ),
+    ("idem_proxy_store_reconnects_total", "counter", "store"),
     ("idem_proxy_store_records", "gauge", "store"),
+    ("idem_proxy_store_round_trips_total", "counter", "store"),
+    ("idem_proxy_store_script_misses_total", "counter", "store"),
     ("idem_proxy_store_up", "gauge", "store"),
     (
         "idem_proxy_tls_handshake_failures_total",
@@ -105,6 +108,10 @@ fn touch(metrics: &Metrics) {
         .store("memory")
         .operation(StoreOp::Begin, StoreResult::Ok, took);
     metrics.store("disk").committed(1, took);
+    let redis = metrics.store("redis");
+    redis.round_trip();
+    redis.reconnected();
+    redis.script_missed();
     metrics.watch_store("memory", Arc::new(StoreLevels::default));
     let _ = metrics
         .upstream("billing")

@@ -1,7 +1,7 @@
-//! Settled records in memory, in front of the database: what a replay takes.
+//! Settled records in memory, in front of a store outside this process: what a replay takes.
 //!
 //! A settled record never changes but by its end, which every look judges by the clock. So whatever is here may be believed,
-//! and whatever is not may still be in the database. The bounds are those of `[store.memory]`; what was not used for the
+//! and whatever is not may still be in the store. The bounds are those of `[store.memory]`; what was not used for the
 //! longest time goes first, by one round of grace: a record that was used since it was last passed over is passed over again.
 
 use std::{
@@ -93,6 +93,17 @@ impl Cache {
         match record {
             Some(record) => shard.put(id, record),
             None => shard.take(&id),
+        }
+    }
+
+    /// Forgets everything; readers that are under way put nothing back.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.writes = shard.writes.wrapping_add(1);
+            shard.records.clear();
+            shard.order.clear();
+            shard.bytes = 0;
         }
     }
 

@@ -1,0 +1,124 @@
+//! Who waits for a record that runs elsewhere, and how they are woken.
+//!
+//! A waiter costs memory only: no connection, no thread. All who wait for one record share an entry, so that one of them reads the
+//! store at a time and the others find what it found.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::core::record::RecordId;
+
+/// Every record that somebody waits for.
+#[derive(Debug, Default)]
+pub(super) struct Changes(Mutex<HashMap<RecordId, Arc<Entry>>>);
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    changed: watch::Sender<()>,
+    waiters: AtomicUsize,
+    /// Held by who reads the store.
+    pub(super) reading: tokio::sync::Mutex<()>,
+}
+
+/// A place among those who wait; given up on drop.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    id: RecordId,
+    pub(super) entry: Arc<Entry>,
+    home: Weak<Changes>,
+}
+
+impl Changes {
+    /// Takes a place among at most `max`; `None`: it is full.
+    pub(super) fn join(self: &Arc<Self>, id: RecordId, max: usize) -> Option<Waiting> {
+        let mut entries = self.0.lock();
+        let entry = entries.entry(id).or_insert_with(|| {
+            Arc::new(Entry {
+                changed: watch::Sender::new(()),
+                waiters: AtomicUsize::new(0),
+                reading: tokio::sync::Mutex::default(),
+            })
+        });
+        if entry.waiters.load(Relaxed) >= max.max(1) {
+            return None;
+        }
+        entry.waiters.fetch_add(1, Relaxed);
+        Some(Waiting {
+            id,
+            entry: Arc::clone(entry),
+            home: Arc::downgrade(self),
+        })
+    }
+
+    /// Wakes who waits for this record.
+    pub(super) fn wake(&self, id: &RecordId) {
+        if let Some(entry) = self.0.lock().get(id) {
+            entry.changed.send_replace(());
+        }
+    }
+
+    /// Wakes everybody: nobody knows what was missed.
+    pub(super) fn wake_all(&self) {
+        for entry in self.0.lock().values() {
+            entry.changed.send_replace(());
+        }
+    }
+}
+
+impl Waiting {
+    /// Tells of every change from now on.
+    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+        self.entry.changed.subscribe()
+    }
+
+    /// How many wait.
+    pub(super) fn waiters(&self) -> usize {
+        self.entry.waiters.load(Relaxed)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(home) = self.home.upgrade() else {
+            return;
+        };
+        let mut entries = home.0.lock();
+        // Under the lock under which places are taken.
+        if self.entry.waiters.fetch_sub(1, Relaxed) == 1 {
+            entries.remove(&self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::fixtures::id;
+
+    #[tokio::test]
+    async fn places_are_bounded_and_given_back_and_a_change_wakes_who_subscribed_before() {
+        let changes = Arc::new(Changes::default());
+        let first = changes.join(id(1), 2).expect("room");
+        let second = changes.join(id(1), 2).expect("room");
+        assert!(changes.join(id(1), 2).is_none());
+        assert!(changes.join(id(2), 2).is_some());
+        assert_eq!(first.waiters(), 2);
+        let mut woken = second.subscribe();
+        changes.wake(&id(2));
+        assert!(!woken.has_changed().expect("it lives"));
+        changes.wake(&id(1));
+        woken.changed().await.expect("it lives");
+        changes.wake_all();
+        woken.changed().await.expect("it lives");
+        drop((first, second));
+        assert!(changes.0.lock().is_empty());
+    }
+}

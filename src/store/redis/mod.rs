@@ -1,0 +1,434 @@
+//! The Redis store: several proxies, one Redis or Valkey. All of them see a claim at once; one of them executes.
+//!
+//! - `inner`: what is done with records; `scripts`: the transitions as the server runs them, one script and one round trip each; `kept`: records as hashes.
+//! - `link`: the one connection, its breaker, the estimate of the server's clock; `keeper`: makes and keeps it, on a thread of its own;
+//!   `checks`: what a server must be.
+//! - `changes`: who waits for a record that runs elsewhere. Each settlement is published; polling makes up for what is lost.
+//! - the `cache` of the room above: settled records in memory. It is believed for 3 s after the last answer that proves that no purge
+//!   is missing, so that what was purged elsewhere is replayed no longer than that.
+//! - `operator`: lists, look-ups, purges and resolutions.
+//!
+//! The server's clock decides. A `begin` carries the latest time at which it may still take effect: one that was stuck on its way
+//! makes no claim behind the back of whoever gave it up. Whether it took effect before that is not known, so its claim is let go
+//! afterwards.
+
+mod changes;
+mod checks;
+mod inner;
+mod keeper;
+mod kept;
+mod link;
+mod operator;
+mod scripts;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed, mpsc},
+    time::Duration,
+};
+
+use ::redis::Value;
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+pub use self::checks::Unfit;
+use self::{
+    changes::Changes,
+    keeper::{First, Keeper},
+    kept::{Kept, hex, millis},
+    link::Link,
+    scripts::Scripts,
+};
+use super::{
+    Begin, Claim, Eviction, Held, Levels, Settled, StoreError, Unsettled, cache::Cache, digest,
+    draw_token, seal::Seal,
+};
+use crate::{
+    config::{MemoryLimits, RedisStore as Settings, SealKeys},
+    core::{
+        policy::{AfterExpiry, Terms, UnknownOutcome},
+        record::{ClaimToken, RecordId},
+        time::Timestamp,
+        transition::{self, Ask, Found, Settlement},
+    },
+    tasks::{self, JoinThread},
+    telemetry::metrics::StoreMetrics,
+};
+
+/// The Redis store.
+pub struct RedisStore {
+    inner: Arc<Inner>,
+    timeout: Duration,
+    stopped: CancellationToken,
+    keeper: Option<JoinThread>,
+}
+
+/// What requests and the keeper share.
+struct Inner {
+    link: Link,
+    changes: Arc<Changes>,
+    cache: Cache,
+    seal: Seal,
+    /// What every key begins with.
+    prefix: String,
+    /// Where changes are published.
+    channel: String,
+    /// This process among those who publish.
+    origin: [u8; ORIGIN],
+    /// The server without its credentials, for logs.
+    server: String,
+}
+
+const ORIGIN: usize = 8;
+
+/// Why a Redis store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The server is not to be trusted with records.
+    #[error("store.redis: {server}: {why}")]
+    Unfit {
+        /// Which server.
+        server: String,
+        /// Why.
+        why: Unfit,
+    },
+    /// The system gives no thread, event loop or random bytes.
+    #[error("the Redis store cannot be started: {0}")]
+    System(std::io::Error),
+}
+
+impl RedisStore {
+    /// Opens the store. `cache` bounds what is kept in memory of settled records. Blocks until the first try to reach the server has
+    /// ended; where it cannot be reached the store is open all the same, and answers once it can.
+    ///
+    /// # Errors
+    /// The server is there and must not be used, or the system gives no thread.
+    pub fn open(
+        settings: &Settings,
+        namespace: &str,
+        cache: MemoryLimits,
+        keys: Option<&SealKeys>,
+        metrics: StoreMetrics,
+    ) -> Result<Self, OpenError> {
+        let scripts = Scripts::of_server();
+        Self::open_with(scripts, settings, namespace, cache, keys, metrics)
+    }
+
+    fn open_with(
+        scripts: &'static Scripts,
+        settings: &Settings,
+        namespace: &str,
+        cache: MemoryLimits,
+        keys: Option<&SealKeys>,
+        metrics: StoreMetrics,
+    ) -> Result<Self, OpenError> {
+        let mut origin = [0; ORIGIN];
+        getrandom::fill(&mut origin)
+            .map_err(|error| OpenError::System(std::io::Error::other(error)))?;
+        let hash = Sha256::digest(namespace.as_bytes());
+        let place = format!("idem:{}", hex(hash.first_chunk::<8>().unwrap_or(&[0; 8])));
+        let inner = Arc::new(Inner {
+            link: Link::new(scripts, metrics),
+            changes: Arc::default(),
+            cache: Cache::new(cache.max_bytes, cache.max_records),
+            seal: Seal::new(keys),
+            channel: format!("{place}:changes"),
+            prefix: format!("{place}:"),
+            origin,
+            server: settings.url.shown(),
+        });
+        // The one cryptography of the house; where it was chosen before, that is the same.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let stopped = CancellationToken::new();
+        let keeper = Keeper::new(Arc::clone(&inner), settings.clone(), stopped.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(OpenError::System)?;
+        let (tell, told) = mpsc::sync_channel(1);
+        let work = move || runtime.block_on(keeper.run(tell));
+        let thread = tasks::thread("redis-store", work).map_err(OpenError::System)?;
+        let store = Self {
+            inner,
+            timeout: settings.timeout,
+            stopped,
+            keeper: Some(thread),
+        };
+        match told.recv() {
+            Ok(First::Unfit(why)) => Err(OpenError::Unfit {
+                server: store.inner.server.clone(),
+                why,
+            }),
+            Ok(First::Up | First::Down) | Err(_) => Ok(store),
+        }
+    }
+
+    /// What a request finds among the records that are in memory, while they are believed; `None`: it could claim, for all that is
+    /// known there.
+    #[must_use]
+    pub fn look(&self, id: &RecordId, ask: &Ask<'_>) -> Option<Found> {
+        self.inner.hot(id, ask)
+    }
+
+    /// Claims the record unless something stands in the way.
+    ///
+    /// Dropping the future may leave a claim, which is let go a moment later.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`], [`StoreError::Unavailable`]
+    pub async fn begin(&self, id: &RecordId, ask: &Ask<'_>) -> Result<Begin, StoreError> {
+        // The digests are written down with the claim.
+        digest(ask).await;
+        let inner = &*self.inner;
+        let (link, terms, key) = (&inner.link, ask.terms, inner.key(id));
+        let token = draw_token()?;
+        let token_bytes = token.to_bytes();
+        let digests = ask.fingerprint.digests();
+        let head = kept::write_head(&inner.seal, id, token, digests, ask.route)
+            .map_err(|_| StoreError::Unavailable)?;
+        let (lease, retention) = (span(terms.lease), span(terms.retention));
+        // A lapsed claim under these terms is free at once, so there is nothing to refuse later.
+        let refused = match terms.unknown {
+            UnknownOutcome::Release => String::new(),
+            UnknownOutcome::HoldForever | UnknownOutcome::HoldFor(_) => refused(terms.after_expiry),
+        };
+        let unsure = Unsure {
+            inner,
+            id: *id,
+            token,
+            within: self.timeout + SLACK * 2,
+        };
+        // Of the record that may be taken over: nothing at first.
+        let mut over: [Vec<u8>; 3] = Default::default();
+        for _ in 0..ROUNDS {
+            let seen = inner.cache.seen(id);
+            let deadline = link.latest().after(self.timeout + SLACK);
+            let deadline = deadline.as_millis().to_string();
+            let [over_token, over_state, over_since] = &over;
+            let arguments: [&[u8]; 9] = [
+                &token_bytes,
+                lease.as_bytes(),
+                retention.as_bytes(),
+                refused.as_bytes(),
+                &head,
+                deadline.as_bytes(),
+                over_token,
+                over_state,
+                over_since,
+            ];
+            let mut told = link
+                .run(&link.scripts.begin, &key, &arguments, 1)
+                .await?
+                .into_iter();
+            let (code, now) = (told.next(), time(told.next()));
+            match code {
+                Some(Value::Int(1)) => {
+                    unsure.settled();
+                    return Ok(Begin::Claimed(Claim { id: *id, token }));
+                }
+                Some(Value::Int(0)) => {}
+                // The server's clock was not known well enough: it is now.
+                _ => continue,
+            }
+            let found = Kept::read(told.next().unwrap_or_default());
+            let found = found.map_err(|why| inner.unreadable(id, why))?;
+            over = [
+                found.token.to_bytes().to_vec(),
+                found.state.to_string().into_bytes(),
+                found
+                    .since
+                    .map_or_else(Vec::new, |at| at.as_millis().to_string().into_bytes()),
+            ];
+            let record = inner.record(id, found, now)?;
+            if let Some(found) = transition::look(Some(&record), ask, now) {
+                unsure.settled();
+                inner.cache.fill(*id, &record, seen);
+                return Ok(Begin::Found(found));
+            }
+        }
+        Err(StoreError::Unavailable)
+    }
+
+    /// Draws out a claim's lease.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    pub async fn renew(&self, claim: &Claim, terms: &Terms) -> Result<Held, StoreError> {
+        let link = &self.inner.link;
+        let (key, token, lease) = (
+            self.inner.key(&claim.id),
+            claim.token.to_bytes(),
+            span(terms.lease),
+        );
+        let arguments: [&[u8]; 2] = [&token, lease.as_bytes()];
+        let told = link.run(&link.scripts.renew, &key, &arguments, 1).await?;
+        match told.first() {
+            Some(Value::Int(1)) => Ok(Held::Yes),
+            Some(Value::Int(_)) => Ok(Held::Lost),
+            _ => Err(link.odd()),
+        }
+    }
+
+    /// Settles a claim. Repeatable: a claim that is settled so already, because the answer of an earlier try was lost, is settled.
+    ///
+    /// # Errors
+    /// Claim and settlement come back.
+    pub async fn settle(
+        &self,
+        claim: Claim,
+        settlement: Settlement,
+        terms: &Terms,
+    ) -> Result<Settled, Unsettled> {
+        match self.inner.settle(&claim, &settlement, terms).await {
+            Ok(settled) => Ok(settled),
+            Err(why) => Err(Unsettled {
+                claim,
+                settlement,
+                why,
+            }),
+        }
+    }
+
+    /// Waits until the record that runs elsewhere is something else, and says what; `Ok(None)`: there is none any more. Whoever has
+    /// waited never executes by it. `Err(Full)`: so many wait already.
+    ///
+    /// Dropping the future gives the place up.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: `max` wait already; a record that cannot be read is waited for.
+    pub async fn wait(
+        &self,
+        id: &RecordId,
+        ask: &Ask<'_>,
+        max: usize,
+    ) -> Result<Option<Found>, StoreError> {
+        let inner = &*self.inner;
+        let waiting = inner.changes.join(*id, max).ok_or(StoreError::Full)?;
+        let mut pause = LEAST_POLL;
+        loop {
+            let mut changed = waiting.subscribe();
+            let looked = {
+                let _reading = waiting.entry.reading.lock().await;
+                match inner.hot(id, ask) {
+                    Some(found) => Ok(Some(found)),
+                    None => inner.look(id, ask).await,
+                }
+            };
+            let left = match looked {
+                Ok(Some(Found::InFlight { left })) => left,
+                Ok(other) => return Ok(other),
+                Err(_) => Duration::MAX,
+            };
+            // Many who wait ask less often, each for all.
+            let crowd = u32::try_from(waiting.waiters()).unwrap_or(u32::MAX);
+            let poll = pause.max(PER_WAITER.saturating_mul(crowd)).min(MOST_POLL);
+            let poll = poll.min(left.saturating_add(AFTER_LEASE));
+            pause = (pause * 2).min(MOST_POLL);
+            // Woken or not, the record is looked at.
+            let _ = tokio::time::timeout(poll, changed.changed()).await;
+        }
+    }
+
+    /// Records that the server drops by itself need no sweeping.
+    pub const fn sweep(&self) {}
+
+    /// What the server says of itself: its keys, whoever's they are, and the memory that it uses.
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        Levels {
+            records: self.inner.link.records.load(Relaxed),
+            bytes: self.inner.link.bytes.load(Relaxed),
+            claims: 0,
+        }
+    }
+
+    /// How many records operators have purged here. What the server drops when it expires is not counted.
+    #[must_use]
+    pub fn evictions(&self, cause: Eviction) -> u64 {
+        match cause {
+            Eviction::Size | Eviction::Expired => 0,
+            Eviction::Purged => self.inner.link.purged.load(Relaxed),
+        }
+    }
+
+    /// Whether there is a connection to a server that was found good.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        self.inner.link.is_up()
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.stopped.cancel();
+        if let Some(keeper) = self.keeper.take() {
+            // A keeper that panicked was reported by the panic hook.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("server", &self.inner.server)
+            .field("levels", &self.levels())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A claim that may have been made without anybody being told: let go on drop, unless it is known.
+struct Unsure<'a> {
+    inner: &'a Inner,
+    id: RecordId,
+    token: ClaimToken,
+    within: Duration,
+}
+
+impl Unsure<'_> {
+    fn settled(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        self.inner.link.abandon(self.id, self.token, self.within);
+    }
+}
+
+fn span(span: Duration) -> String {
+    span.as_millis().to_string()
+}
+
+/// How long a key is refused after its end, as scripts are told it.
+fn refused(after: AfterExpiry) -> String {
+    match after {
+        AfterExpiry::Execute => String::new(),
+        AfterExpiry::RefuseFor(refused) => span(refused),
+    }
+}
+
+/// A time as scripts tell it; they do.
+fn time(told: Option<Value>) -> Timestamp {
+    let now = match told {
+        Some(Value::BulkString(bytes)) => millis(&bytes),
+        _ => None,
+    };
+    Timestamp::from_millis(now.unwrap_or(0))
+}
+
+/// So often a record changes between its reading and its taking over, at most.
+const ROUNDS: usize = 8;
+
+/// What the estimate of the server's clock may be wrong by, beside the way.
+const SLACK: Duration = Duration::from_millis(250);
+
+const LEAST_POLL: Duration = Duration::from_millis(100);
+const MOST_POLL: Duration = Duration::from_secs(2);
+const PER_WAITER: Duration = Duration::from_millis(10);
+
+/// So long after a lease has ended its record is looked at.
+const AFTER_LEASE: Duration = Duration::from_millis(20);

@@ -1,0 +1,231 @@
+//! What operators ask of a Redis store. Lists walk all of the server's keys, in steps between which others are served; nothing of a
+//! request ever does.
+
+use std::{sync::Arc, time::Duration};
+
+use ::redis::{Value, cmd, pipe};
+
+use super::{
+    Inner, Kept, RedisStore,
+    kept::{self, FIELDS, unhex},
+    link::Live,
+};
+use crate::{
+    core::{
+        record::{RecordId, ShortId},
+        time::Timestamp,
+        transition::{self, Resolution, Resolved},
+    },
+    store::{Outcome, Purged, Query, Row, StoreError, draw_token},
+};
+
+impl RedisStore {
+    /// As [`crate::store::Stores::list`]. Records that cannot be read are left out.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; also if the walk takes too long.
+    pub async fn list(&self, query: &Query) -> Result<Vec<Row>, StoreError> {
+        let mut rows: Vec<Row> = Vec::new();
+        let walk = self.inner.walk("", |row| {
+            if query.wants(&row) {
+                rows.push(row);
+            }
+            // Never many more than are wanted.
+            if rows.len() > query.limit.saturating_mul(2) + 1000 {
+                rows.sort_by_key(|row| row.place().order());
+                rows.truncate(query.limit);
+            }
+        });
+        walked(walk).await?;
+        rows.sort_by_key(|row| row.place().order());
+        rows.truncate(query.limit);
+        Ok(rows)
+    }
+
+    /// As [`crate::store::Stores::find`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; also if the walk takes too long.
+    pub async fn find(&self, short: ShortId) -> Result<Vec<Row>, StoreError> {
+        let mut rows: Vec<Row> = Vec::new();
+        let first = kept::hex(&short.to_bytes());
+        let walk = self.inner.walk(&first, |row| {
+            // A walk may meet a key twice.
+            if rows.len() < 2 && rows.iter().all(|other| other.id != row.id) {
+                rows.push(row);
+            }
+        });
+        walked(walk).await?;
+        Ok(rows)
+    }
+
+    /// As [`crate::store::Stores::purge`]; told to every proxy.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    pub async fn purge(&self, id: &RecordId) -> Result<Purged, StoreError> {
+        let inner = &*self.inner;
+        let (link, key) = (&inner.link, inner.key(id));
+        let arguments: [&[u8]; 3] = [inner.channel.as_bytes(), &inner.origin, id.as_bytes()];
+        let told = link.run(&link.scripts.purge, &key, &arguments, 1).await?;
+        inner.cache.written(*id, None);
+        match told.first() {
+            Some(Value::Int(1)) => {
+                link.purged
+                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Ok(Purged::Gone)
+            }
+            Some(Value::Int(_)) => Ok(Purged::Absent),
+            _ => Err(link.odd()),
+        }
+    }
+
+    /// As [`crate::store::Stores::resolve`]; told to every proxy.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`], [`StoreError::Unavailable`]
+    pub async fn resolve(
+        &self,
+        id: &RecordId,
+        resolution: Resolution,
+    ) -> Result<Outcome, StoreError> {
+        let inner = &*self.inner;
+        let (link, key) = (&inner.link, inner.key(id));
+        for _ in 0..super::ROUNDS {
+            let (kept, now, _) = inner.read(id).await?;
+            let Some(kept) = kept else {
+                return Ok(Outcome::Absent);
+            };
+            let (token, state, since) = (kept.token.to_bytes(), kept.state, kept.since);
+            let (state, since) = (state.to_string(), since.map_or_else(String::new, decimal));
+            let record = inner.record(id, kept, now)?;
+            let record = match transition::resolve(Some(&record), resolution.clone(), now) {
+                Resolved::Absent => return Ok(Outcome::Absent),
+                Resolved::NotUnknown => return Ok(Outcome::NotUnknown),
+                Resolved::Released => None,
+                Resolved::Kept(record) => Some(Arc::new(record)),
+            };
+            // A token of its own, so that a holder who comes late has lost the record.
+            let new = draw_token()?;
+            let (new_token, mut status, mut head, mut answer) =
+                (new.to_bytes(), String::new(), Vec::new(), Vec::new());
+            if let (Some(record), Resolution::Complete(said)) = (&record, &resolution) {
+                said.status().as_str().clone_into(&mut status);
+                let digests = record.print.digests();
+                head = kept::write_head(&inner.seal, id, new, digests, &record.route)
+                    .map_err(|_| StoreError::Unavailable)?;
+                answer = kept::write_answer(&inner.seal, id, new, said)
+                    .map_err(|_| StoreError::Unavailable)?;
+            }
+            let arguments: [&[u8]; 10] = [
+                &token,
+                state.as_bytes(),
+                since.as_bytes(),
+                inner.channel.as_bytes(),
+                &inner.origin,
+                id.as_bytes(),
+                if record.is_some() { &new_token } else { &[] },
+                status.as_bytes(),
+                &head,
+                &answer,
+            ];
+            let told = link.run(&link.scripts.resolve, &key, &arguments, 1).await?;
+            if told.first() != Some(&Value::Int(1)) {
+                continue;
+            }
+            inner.cache.written(*id, record.as_ref());
+            let Some(record) = record else {
+                return Ok(Outcome::Released);
+            };
+            let bytes = u64::try_from(answer.len()).unwrap_or(u64::MAX);
+            return Row::of(*id, &record, now, bytes)
+                .map(Outcome::Kept)
+                .ok_or(StoreError::Unavailable);
+        }
+        Err(StoreError::Unavailable)
+    }
+}
+
+fn decimal(at: Timestamp) -> String {
+    at.as_millis().to_string()
+}
+
+async fn walked(walk: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
+    let walked = tokio::time::timeout(LONGEST_WALK, walk).await;
+    walked.unwrap_or(Err(StoreError::Unavailable))
+}
+
+impl Inner {
+    /// Shows `take` the row of every record of this namespace whose id begins so; some may come twice.
+    async fn walk(&self, first: &str, mut take: impl FnMut(Row)) -> Result<(), StoreError> {
+        let link = &self.link;
+        let live = link.live()?;
+        let nothing = self.key(&RecordId::from_bytes([0; 32]));
+        let told = link.run(&link.scripts.read, &nothing, &[], 0).await?;
+        let now = super::time(told.into_iter().next());
+        let pattern = format!("{}{first}*", self.prefix);
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern);
+            scan.arg("COUNT").arg(STEP);
+            link.metrics.round_trip();
+            let scanned = scan
+                .query_async::<(u64, Vec<Vec<u8>>)>(&mut live.0.clone())
+                .await;
+            let (next, keys) = scanned.map_err(|error| link.failed(&live, &error))?;
+            if !keys.is_empty() {
+                self.rows(&live, &keys, now, &mut take).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn rows(
+        &self,
+        live: &Live,
+        keys: &[Vec<u8>],
+        now: Timestamp,
+        take: &mut impl FnMut(Row),
+    ) -> Result<(), StoreError> {
+        let [head @ .., answer] = FIELDS;
+        let mut both = pipe();
+        for key in keys {
+            both.cmd("HMGET").arg(key).arg(&head[..]);
+            both.cmd("HSTRLEN").arg(key).arg(answer);
+        }
+        self.link.metrics.round_trip();
+        let told = both
+            .query_async::<Vec<Value>>(&mut live.0.clone())
+            .await
+            .map_err(|error| self.link.failed(live, &error))?;
+        let mut told = told.into_iter();
+        for key in keys {
+            let (Some(fields), Some(length)) = (told.next(), told.next()) else {
+                return Err(self.link.odd());
+            };
+            let id = key.strip_prefix(self.prefix.as_bytes()).and_then(unhex);
+            let (Some(id), Ok(kept)) = (id.map(RecordId::from_bytes), Kept::read(fields)) else {
+                continue;
+            };
+            let bytes = match length {
+                Value::Int(length) => u64::try_from(length).unwrap_or(0),
+                _ => 0,
+            };
+            let record = kept.head(&self.seal, &id).ok();
+            if let Some(row) = record.and_then(|record| Row::of(id, &record, now, bytes)) {
+                take(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// So many keys are looked at in one step.
+const STEP: u32 = 1000;
+
+/// A walk over so many keys that it takes longer is given up.
+const LONGEST_WALK: Duration = Duration::from_secs(10);

@@ -1,0 +1,211 @@
+//! The scripts: one a transition, run by the server as one step on one key.
+//!
+//! They translate what `core::transition` says of time and tokens, and nothing more: who may claim what stands in the way is decided by
+//! the core, on the record as it was read, and a script then writes only if the record is still that one.
+//!
+//! A record is a hash. Its key expires when the record is forgotten, never when a lease runs out:
+//!
+//! | field | what |
+//! |---|---|
+//! | `v` | the version, 1 |
+//! | `s` | the state: 0 in flight, 1 unknown, 2 complete, 3 tombstone |
+//! | `t` | the claim's token, 16 bytes |
+//! | `a`, `e` | start and end of the retention, milliseconds of the server's clock |
+//! | `l` | in flight: the end of the lease; unknown: since when |
+//! | `r` | how long the key is refused after `e`, in milliseconds; absent: not at all |
+//! | `c`, `w` | the upstream's status; why a tombstone has no answer |
+//! | `h` | route and digests: a head frame, sealed |
+//! | `b` | the answer: an answer frame, sealed |
+
+use std::sync::OnceLock;
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+
+use super::kept::hex;
+
+/// A script and the name that the server calls it by.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) hash: String,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) begin: Script,
+    pub(super) renew: Script,
+    pub(super) settle: Script,
+    pub(super) read: Script,
+    pub(super) purge: Script,
+    pub(super) resolve: Script,
+}
+
+impl Scripts {
+    /// Those that take the server's time.
+    pub(super) fn of_server() -> &'static Self {
+        static SCRIPTS: OnceLock<Scripts> = OnceLock::new();
+        SCRIPTS.get_or_init(|| Self::with(SERVER_TIME))
+    }
+
+    /// Those that take the time which stands under the key `clock`, so that tests can set it.
+    #[cfg(test)]
+    pub(super) fn of_test() -> &'static Self {
+        static SCRIPTS: OnceLock<Scripts> = OnceLock::new();
+        SCRIPTS.get_or_init(|| Self::with("local now = tonumber(redis.call('GET', 'clock'))\n"))
+    }
+
+    fn with(time: &str) -> Self {
+        let script = |body: &str| {
+            let text = format!("{time}{COMMON}{body}");
+            // How Redis names a script; no security rests on it.
+            let hash = hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref());
+            Script { text, hash }
+        };
+        Self {
+            begin: script(BEGIN),
+            renew: script(RENEW),
+            settle: script(SETTLE),
+            read: script(READ),
+            purge: script(PURGE),
+            resolve: script(RESOLVE),
+        }
+    }
+
+    pub(super) fn all(&self) -> [&Script; 6] {
+        [
+            &self.begin,
+            &self.renew,
+            &self.settle,
+            &self.read,
+            &self.purge,
+            &self.resolve,
+        ]
+    }
+}
+
+const SERVER_TIME: &str = "local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+";
+
+/// What all of them start with: the record, and what time has made of it.
+const COMMON: &str = "local key = KEYS[1]
+local function ms(n) return string.format('%.0f', n) end
+local f = redis.call('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r')
+local state, token = f[2], f[3]
+local known = f[1] == '1' and state and token and f[4] and f[5]
+local retained, forgotten = 0, 0
+if known then
+  retained = tonumber(f[5])
+  if state == '0' then retained = math.max(retained, tonumber(f[6])) end
+  forgotten = retained + tonumber(f[7] or 0)
+end
+local function need_known()
+  if not known and redis.call('EXISTS', key) == 1 then error('the record has a format that this version does not know') end
+end
+local function lives() redis.call('PEXPIREAT', key, ms(math.max(now + 1, forgotten))) end
+local function tell(kind, channel, origin, id) redis.pcall('PUBLISH', channel, kind .. origin .. id) end
+";
+
+/// Arguments: token, lease, retention, refusal or nothing, head, the time after which it is too late; then of the record that may be taken over
+/// its token, state and `l`, or nothing. Answers: 0 and the record, 1 claimed, 2 too late; the time.
+const BEGIN: &str = "need_known()
+if now > tonumber(ARGV[6]) then return {2, ms(now)} end
+if known and now < forgotten then
+  local held = state == '0' and now < retained
+  if held and token == ARGV[1] then return {1, ms(now)} end
+  local same = token == ARGV[7] and state == ARGV[8] and f[6] == ARGV[9]
+  if not same or now >= retained then
+    if now >= retained then redis.call('HDEL', key, 'b') end
+    return {0, ms(now), redis.call('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 'w', 'h', 'b')}
+  end
+end
+-- On a free key the first write is one that a full server refuses.
+if known then redis.call('DEL', key) end
+local ends, lease = now + tonumber(ARGV[3]), now + tonumber(ARGV[2])
+redis.call('HSET', key, 'v', '1', 's', '0', 't', ARGV[1], 'a', ms(now), 'e', ms(ends), 'l', ms(lease), 'h', ARGV[5])
+forgotten = math.max(ends, lease)
+if ARGV[4] ~= '' then
+  redis.call('HSET', key, 'r', ARGV[4])
+  forgotten = forgotten + tonumber(ARGV[4])
+end
+lives()
+return {1, ms(now)}
+";
+
+/// Arguments: token, lease. Answers whether it was held, and the time.
+const RENEW: &str = "need_known()
+if not known or state ~= '0' or token ~= ARGV[1] or now >= retained then return {0, ms(now)} end
+local lease = math.max(now + tonumber(ARGV[2]), tonumber(f[6]))
+-- The first write is one that a full server takes; the rest is then taken too.
+redis.call('HDEL', key, 'l')
+redis.call('HSET', key, 'l', ms(lease))
+forgotten = math.max(tonumber(f[5]), lease) + tonumber(f[7] or 0)
+lives()
+return {1, ms(now)}
+";
+
+/// Arguments: token, new state or nothing for a release, retention, `start` or `completion`, refusal or nothing, status, reason, answer,
+/// channel, origin, id. Answers: 0 lost, 1 kept with start, end and head, 2 released; the time. Repeatable: what is settled so already is kept.
+const SETTLE: &str = "need_known()
+if not known or token ~= ARGV[1] or now >= retained then return {0, ms(now)} end
+if state ~= '0' then
+  if state == ARGV[2] then return {1, ms(now), f[4], f[5], redis.call('HGET', key, 'h')} end
+  return {0, ms(now)}
+end
+if ARGV[2] == '' then
+  redis.call('DEL', key)
+  tell('w', ARGV[9], ARGV[10], ARGV[11])
+  return {2, ms(now)}
+end
+local started = tonumber(f[4])
+local at = math.max(now, started)
+local ends = tonumber(f[5])
+if ARGV[2] ~= '1' then
+  if ARGV[4] == 'start' then ends = started + tonumber(ARGV[3]) else ends = at + tonumber(ARGV[3]) end
+end
+redis.call('HDEL', key, 'l')
+redis.call('HSET', key, 's', ARGV[2], 'e', ms(ends))
+if ARGV[2] == '1' then redis.call('HSET', key, 'l', ms(at)) else redis.call('HSET', key, 'c', ARGV[6]) end
+if ARGV[2] == '2' then redis.call('HSET', key, 'b', ARGV[8]) end
+if ARGV[2] == '3' then redis.call('HSET', key, 'w', ARGV[7]) end
+forgotten = ends
+if ARGV[5] ~= '' then
+  redis.call('HSET', key, 'r', ARGV[5])
+  forgotten = ends + tonumber(ARGV[5])
+else
+  redis.call('HDEL', key, 'r')
+end
+lives()
+tell('w', ARGV[9], ARGV[10], ARGV[11])
+return {1, ms(now), f[4], ms(ends), redis.call('HGET', key, 'h')}
+";
+
+/// Answers the time, and the record if it is not forgotten.
+const READ: &str = "need_known()
+if not known or now >= forgotten then return {ms(now)} end
+return {ms(now), redis.call('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 'w', 'h', 'b')}
+";
+
+/// Arguments: channel, origin, id. Answers whether there was one. What cannot be read can be purged.
+const PURGE: &str = "if known and now >= retained then return {0, ms(now)} end
+if redis.call('DEL', key) == 0 then return {0, ms(now)} end
+tell('p', ARGV[1], ARGV[2], ARGV[3])
+return {1, ms(now)}
+";
+
+/// Arguments: token, state and `l` of the record as it was read; channel, origin, id; then the new token, status, head and answer, or
+/// nothing for a release. Answers whether the record was still that one, and the time.
+const RESOLVE: &str = "need_known()
+local lapsed = state == '1' or (state == '0' and now >= tonumber(f[6] or 0))
+if not known or now >= retained or not lapsed or token ~= ARGV[1] or state ~= ARGV[2] or f[6] ~= ARGV[3] then return {0, ms(now)} end
+if ARGV[7] == '' then
+  redis.call('DEL', key)
+else
+  redis.call('HSET', key, 's', '2', 't', ARGV[7], 'c', ARGV[8], 'h', ARGV[9], 'b', ARGV[10])
+  redis.call('HDEL', key, 'l')
+  lives()
+end
+tell('p', ARGV[4], ARGV[5], ARGV[6])
+return {1, ms(now)}
+";
