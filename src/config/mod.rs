@@ -47,7 +47,7 @@ use crate::{
     tls::{ServerFiles, UpstreamFiles},
 };
 
-pub use self::redis::RedisUrl;
+pub use self::redis::{RedisServers, RedisUrl};
 pub use self::{
     address::admin_url,
     compile::{Reading, parse, read},
@@ -276,8 +276,8 @@ pub struct DiskStore {
 /// `[store.redis]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisStore {
-    /// Where the server is, and the credentials for it.
-    pub url: RedisUrl,
+    /// Where the servers are, and the credentials for them.
+    pub servers: RedisServers,
     /// How long one operation may take.
     pub timeout: Duration,
     /// Whether a server is used that may drop records under memory pressure.

@@ -8,14 +8,6 @@ use crate::common::{assert_says, load, load_with, problems};
 fn what_this_version_lacks_is_refused_and_never_ignored() {
     for (text, path) in [
         (
-            "[store]\nkind = \"redis\"\n[store.redis]\ntopology = \"cluster\"",
-            "store.redis.topology",
-        ),
-        (
-            "[store]\nkind = \"redis\"\n[store.redis]\ntopology = \"sentinel\"",
-            "store.redis.topology",
-        ),
-        (
             "[store]\nkind = \"redis\"\n[store.redis]\nwait_replicas = 1",
             "store.redis.wait_replicas",
         ),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use idem_proxy::config::StoreKind;
+use idem_proxy::config::{RedisServers, StoreKind};
 
 use crate::common::{ROUTE, assert_says, load, load_with, problems, problems_with};
 
@@ -77,7 +77,7 @@ fn the_redis_store_has_one_server_and_its_secret_stays_hidden() {
     let chosen = |more: &str| format!("[store]\nkind = \"redis\"\n[store.redis]\n{more}\n{ROUTE}");
     let store = load(&chosen("")).store;
     assert_eq!(store.kind, StoreKind::Redis);
-    assert_eq!(store.redis.url.expose(), "redis://127.0.0.1:6379");
+    assert_eq!(single(&store.redis.servers), "redis://127.0.0.1:6379");
     assert_eq!(store.redis.timeout, std::time::Duration::from_millis(500));
     assert!(!store.redis.allow_eviction);
     let folder = tempfile::tempdir().expect("a folder");
@@ -92,7 +92,7 @@ fn the_redis_store_has_one_server_and_its_secret_stays_hidden() {
     let url = "rediss://user:hun%20ter2@h:7000/3";
     std::fs::write(&file, format!("{url}\n")).expect("a file");
     let store = load(&named).store;
-    assert_eq!(store.redis.url.expose(), url);
+    assert_eq!(single(&store.redis.servers), url);
     assert!(store.redis.allow_eviction);
     let shown = format!("{:?}", store.redis);
     assert!(shown.contains("rediss://user:***@h:7000/3"), "{shown}");
@@ -116,5 +116,112 @@ fn the_redis_store_has_one_server_and_its_secret_stays_hidden() {
         ),
     ] {
         assert_says(&problems(&chosen(more)), &words);
+    }
+}
+
+fn single(servers: &RedisServers) -> &str {
+    match servers {
+        RedisServers::Single(url) => url.expose(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_redis_store_is_one_server_or_a_cluster_or_what_sentinels_name() {
+    let chosen = |more: &str| format!("[store]\nkind = \"redis\"\n[store.redis]\n{more}\n{ROUTE}");
+    let cluster = "topology = \"cluster\"\nurl = [\"rediss://u:p@a:7000\", \"rediss://u:p@b\"]";
+    let RedisServers::Cluster(nodes) = load(&chosen(cluster)).store.redis.servers else {
+        panic!("a cluster");
+    };
+    let urls: Vec<_> = nodes.iter().map(|url| url.expose().to_owned()).collect();
+    assert_eq!(urls, ["rediss://u:p@a:7000", "rediss://u:p@b"]);
+    let ports: Vec<_> = nodes.iter().map(|url| url.has_port()).collect();
+    assert_eq!(ports, [true, false]);
+    assert!(matches!(
+        load(&chosen("topology = \"cluster\"")).store.redis.servers,
+        RedisServers::Cluster(nodes) if nodes.len() == 1
+    ));
+    for (url, master, ports) in [
+        (
+            "[\"redis://a\", \"redis://[::1]:26380\"]",
+            "mymaster",
+            [false, true],
+        ),
+        (
+            "[\"redis://:p@a/3?master=or-ders.1\", \"redis://:p@b:1/3?master=or-ders.1\"]",
+            "or-ders.1",
+            [false, true],
+        ),
+    ] {
+        let text = chosen(&format!("topology = \"sentinel\"\nurl = {url}"));
+        let RedisServers::Sentinel {
+            sentinels,
+            master: named,
+        } = load(&text).store.redis.servers
+        else {
+            panic!("sentinels");
+        };
+        assert_eq!(named, master);
+        let given: Vec<_> = sentinels.iter().map(|url| url.has_port()).collect();
+        assert_eq!(given, ports);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("urls");
+    std::fs::write(
+        &file,
+        "redis://u:hunter2@a:1\n\nredis://u:hunter2@b:2\n  redis://u:hunter2@c:3",
+    )
+    .expect("a file");
+    let path = file.to_str().expect("UTF-8");
+    let named = format!("topology = \"cluster\"\nurl_file = \"{path}\"");
+    let store = load(&chosen(&named)).store;
+    assert!(matches!(&store.redis.servers, RedisServers::Cluster(nodes) if nodes.len() == 3));
+    let shown = format!("{:?} {}", store.redis, store.redis.servers.shown());
+    assert!(
+        shown.contains("u:***@c:3") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+    let alone = chosen(&format!("url_file = \"{path}\""));
+    assert_says(&problems(&alone), &["url_file", "takes one URL", "single"]);
+    std::fs::write(&file, "\n \n").expect("a file");
+    assert_says(&problems(&alone), &["url_file", path, "empty"]);
+}
+
+#[test]
+fn urls_that_do_not_fit_their_topology_are_refused() {
+    let two = |topology: &str, one: &str, other: &str| {
+        let text = format!("topology = \"{topology}\"\nurl = [\"{one}\", \"{other}\"]");
+        problems(&format!(
+            "[store]\nkind = \"redis\"\n[store.redis]\n{text}\n{ROUTE}"
+        ))
+    };
+    for topology in ["cluster", "sentinel"] {
+        for (one, other) in [
+            ("redis://a", "rediss://b"),
+            ("redis://u:p@a", "redis://v:p@b"),
+            ("redis://u:hunter2@a", "redis://u:hunter3@b"),
+            ("redis://a", "redis://b/1"),
+            ("redis://a", "redis://b?protocol=resp2"),
+            ("rediss://a", "rediss://b#insecure"),
+        ] {
+            let said = two(topology, one, other);
+            assert_says(&said, &["store.redis.url", "differ", "the same in each"]);
+            assert!(!said.contains("hunter"), "{said}");
+        }
+        let said = two(topology, "redis+unix:///a", "redis+unix:///a");
+        assert_says(&said, &["store.redis.url", "Unix socket", "single"]);
+    }
+    let said = two("cluster", "redis://a/2", "redis://b/2");
+    assert_says(&said, &["store.redis.url", "no database but 0"]);
+    for name in ["", "a%20b", "a b"] {
+        let url = format!("redis://a?master={name}");
+        assert_says(&two("sentinel", &url, &url), &["store.redis.url", "master"]);
+    }
+    let url = "redis://a?master=mymaster";
+    assert_says(&two("cluster", url, url), &["store.redis.url", "sentinel"]);
+    for topology in ["cluster", "sentinel"] {
+        let text = format!("topology = \"{topology}\"\nurl = []");
+        let text = format!("[store]\nkind = \"redis\"\n[store.redis]\n{text}\n{ROUTE}");
+        assert_says(&problems(&text), &["store.redis.url", "at least one"]);
     }
 }

@@ -7,6 +7,7 @@ use ::redis::Value;
 use super::{
     Inner,
     kept::{self, Kept, Unreadable, hex},
+    node::Node,
     refused, span, time,
 };
 use crate::{
@@ -26,11 +27,9 @@ impl Inner {
 
     /// What the cache says, while it is believed. A record near its end is the server's to judge.
     pub(super) fn hot(&self, id: &RecordId, ask: &Ask<'_>) -> Option<Found> {
-        if !self.link.believes() {
-            return None;
-        }
+        let believed = |node: &Node| node.believes().then(|| node.latest());
+        let now = self.link.with_node(&self.prefix, id, believed)??;
         let record = self.cache.get(id)?;
-        let now = self.link.latest();
         if transition::expired(&record, now) {
             return None;
         }

@@ -1,33 +1,45 @@
-//! Keeps the connection: makes it, checks the server, listens for what others publish, and does so again when it breaks.
+//! Keeps one node's connection: makes it, checks the server, listens for what others publish, and does so again when it breaks.
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
-    sync::{Arc, atomic::Ordering::Relaxed, mpsc::SyncSender},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use ::redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo as _, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Value, aio::MultiplexedConnection, cmd,
-};
+use ::redis::{PushInfo, PushKind, RedisError, Value, aio::MultiplexedConnection, cmd};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Inner,
     checks::{Said, Unfit},
-    link::Live,
+    cluster::View,
+    node::{Live, Node},
+    place::Place,
+    sentinel::{Sentinels, Told},
 };
 use crate::{config::RedisStore as Settings, core::record::RecordId};
 
-/// One of it a store.
+/// One of it a node.
 pub(super) struct Keeper {
-    pub(super) inner: Arc<Inner>,
-    pub(super) settings: Settings,
-    pub(super) stopped: CancellationToken,
+    inner: Arc<Inner>,
+    node: Arc<Node>,
+    source: Source,
+    timeout: Duration,
+    allow_eviction: bool,
+    stopped: CancellationToken,
     /// What was last said of the server, so that it is said once.
     said: Option<String>,
     warned: Vec<String>,
+}
+
+/// Where the node is.
+pub(super) enum Source {
+    /// There.
+    Fixed(Place),
+    /// There, and one of a cluster.
+    Member(Place),
+    /// Where the sentinels say.
+    Sentinels(Sentinels),
 }
 
 /// What came of the first try.
@@ -36,14 +48,19 @@ pub(super) enum First {
     /// The server is used.
     Up,
     /// It is there, and is not to be used.
-    Unfit(Unfit),
+    Unfit {
+        /// Which.
+        server: String,
+        /// Why.
+        why: Unfit,
+    },
     /// It cannot be reached now, or not used yet.
     Down,
 }
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error(transparent)]
     Redis(#[from] RedisError),
     #[error("it does not answer within {0} ms")]
@@ -52,13 +69,28 @@ enum Failure {
     Unfit(#[from] Unfit),
     #[error("it does not run scripts as it should")]
     Scripts,
+    #[error("the cluster is down, as this node sees it (cluster_state)")]
+    NotWhole,
+    #[error("the sentinels name no master: {0}")]
+    NoMaster(String),
+    #[error("the sentinels name another master, {0}")]
+    Switched(String),
 }
 
 impl Keeper {
-    pub(super) fn new(inner: Arc<Inner>, settings: Settings, stopped: CancellationToken) -> Self {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        node: Arc<Node>,
+        source: Source,
+        settings: &Settings,
+        stopped: CancellationToken,
+    ) -> Self {
         Self {
             inner,
-            settings,
+            node,
+            source,
+            timeout: settings.timeout,
+            allow_eviction: settings.allow_eviction,
             stopped,
             said: None,
             warned: Vec::new(),
@@ -66,99 +98,122 @@ impl Keeper {
     }
 
     /// Until it is stopped. What comes of the first try is told to `first`.
-    pub(super) async fn run(mut self, first: SyncSender<First>) {
+    pub(super) async fn run(mut self, first: impl FnOnce(First)) {
+        let (node, inner) = (Arc::clone(&self.node), Arc::clone(&self.inner));
         let stopped = self.stopped.clone();
+        tokio::select! {
+            () = stopped.cancelled() => {}
+            () = self.keep(first) => {}
+        }
+        node.down();
+        inner.changes.wake_all();
+    }
+
+    async fn keep(&mut self, first: impl FnOnce(First)) {
         let mut first = Some(first);
         let mut tell = |what: First| {
             if let Some(first) = first.take() {
-                // Nobody may wait for it any more.
-                let _ = first.try_send(what);
+                first(what);
             }
         };
         let mut pause = LEAST_PAUSE;
         let mut connected = false;
         loop {
-            let tried = tokio::select! {
-                () = stopped.cancelled() => return,
-                tried = self.connect() => tried,
-            };
-            match tried {
-                Ok(connection) => {
+            match self.connect().await {
+                Ok(live) => {
                     if connected {
                         self.inner.link.metrics.reconnected();
                     }
                     connected = true;
                     pause = LEAST_PAUSE;
                     self.said = None;
-                    self.inner.link.up(connection);
+                    let place = live.place.clone();
+                    self.node.up(live);
                     tell(First::Up);
-                    let ended = tokio::select! {
-                        () = stopped.cancelled() => None,
-                        why = self.tend() => Some(why),
-                    };
-                    self.inner.link.down();
+                    let why = self.tend().await;
+                    self.node.down();
+                    self.inner.link.astray.notify_one();
                     self.inner.changes.wake_all();
-                    match ended {
-                        None => return,
-                        Some(why) => self.say(&why),
-                    }
+                    self.say(&why, Some(&place));
                 }
                 Err(failure) => {
-                    self.say(&failure);
+                    self.say(&failure, None);
                     tell(match failure {
-                        Failure::Unfit(unfit @ (Unfit::Evicts(_) | Unfit::TooOld(_))) => {
-                            First::Unfit(unfit)
+                        Failure::Unfit(why @ (Unfit::Evicts(_) | Unfit::TooOld(_))) => {
+                            First::Unfit {
+                                server: self.server(None),
+                                why,
+                            }
                         }
                         _ => First::Down,
                     });
                 }
             }
-            tokio::select! {
-                () = stopped.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
+            tokio::time::sleep(pause).await;
             pause = (pause * 2).min(MOST_PAUSE);
         }
     }
 
-    /// Says why there is no connection, once for each reason.
-    fn say(&mut self, failure: &Failure) {
-        let why = failure.to_string();
-        if self.said.as_ref() != Some(&why) {
-            let server = &self.inner.server;
-            tracing::error!(%server, error = %why, "Redis cannot be used; keyed requests are refused until it can");
-            self.said = Some(why);
+    /// What the server is called, where it is known which it is.
+    fn server(&self, place: Option<&Place>) -> String {
+        match (&self.source, place) {
+            (Source::Fixed(_), _) => self.inner.server.clone(),
+            (Source::Member(place), _) | (Source::Sentinels(_), Some(place)) => {
+                place.address().to_owned()
+            }
+            (Source::Sentinels(sentinels), None) => {
+                format!("the master by the sentinels {}", sentinels.shown())
+            }
         }
     }
 
+    /// Says why there is no connection, once for each reason.
+    fn say(&mut self, failure: &Failure, place: Option<&Place>) {
+        let why = failure.to_string();
+        if self.said.as_ref() == Some(&why) {
+            return;
+        }
+        let server = self.server(place);
+        match &self.source {
+            Source::Member(_) if self.inner.link.shard(&server).is_some() => {
+                tracing::error!(%server, error = %why, "a shard of Redis cannot be used; keyed requests of its slots are refused until it can");
+            }
+            // A replica by now, or a node that left.
+            Source::Member(_) => {
+                tracing::debug!(%server, error = %why, "a Redis node that has no slots is not used");
+            }
+            Source::Fixed(_) | Source::Sentinels(_) => {
+                tracing::error!(%server, error = %why, "Redis cannot be used; keyed requests are refused until it can");
+            }
+        }
+        self.said = Some(why);
+    }
+
     /// A connection to a server that was found good, with its scripts loaded.
-    async fn connect(&mut self) -> Result<MultiplexedConnection, Failure> {
-        let patience = self.settings.timeout * 4;
+    async fn connect(&mut self) -> Result<Live, Failure> {
+        let patience = self.timeout * 4;
         match tokio::time::timeout(patience, self.try_connect()).await {
             Ok(connected) => connected,
             Err(_) => Err(Failure::Late(patience.as_millis())),
         }
     }
 
-    async fn try_connect(&mut self) -> Result<MultiplexedConnection, Failure> {
-        let info = self.settings.url.expose().into_connection_info()?;
-        let redis = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(redis))?;
-        let inner = Arc::clone(&self.inner);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.settings.timeout))
-            .set_response_timeout(Some(self.settings.timeout))
-            .set_push_sender(move |push: PushInfo| {
-                inner.pushed(&push);
-                Ok::<_, Infallible>(())
-            });
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
-        self.check(&mut connection).await?;
+    async fn try_connect(&mut self) -> Result<Live, Failure> {
+        let place = match &mut self.source {
+            Source::Fixed(place) | Source::Member(place) => place.clone(),
+            Source::Sentinels(sentinels) => match sentinels.ask().await {
+                Told::Master(place) => place,
+                Told::Nobody(why) => return Err(Failure::NoMaster(why.to_owned())),
+                Told::Silence(why) => {
+                    let why = why.map_or_else(|| "none answers".to_owned(), |why| why.to_string());
+                    return Err(Failure::NoMaster(why));
+                }
+            },
+        };
+        let (inner, node) = (Arc::clone(&self.inner), Arc::clone(&self.node));
+        let pushed = move |push: &PushInfo| inner.pushed(&node, push);
+        let mut connection = place.connect(self.timeout, pushed).await?;
+        self.check(&mut connection, &place).await?;
         for script in self.inner.link.scripts.all() {
             let mut load = cmd("SCRIPT");
             load.arg("LOAD").arg(&script.text);
@@ -169,21 +224,39 @@ impl Keeper {
         connection.subscribe(&self.inner.channel).await?;
         // What was published while nobody listened is not known.
         self.inner.cache.clear();
-        let (link, live) = (&self.inner.link, Live(connection.clone()));
-        let sent = link.local();
+        let live = Live::new(connection, place);
+        self.look_at_clock(&live).await?;
+        self.inner.changes.wake_all();
+        let server = self.server(Some(&live.place));
+        tracing::info!(%server, "Redis is connected");
+        Ok(live)
+    }
+
+    /// Learns the server's time, so that the first claim is no guess.
+    async fn look_at_clock(&self, live: &Live) -> Result<(), Failure> {
+        let (link, node) = (&self.inner.link, &self.node);
+        let sent = node.local();
+        if let Source::Member(_) = self.source {
+            let time = cmd("TIME");
+            let (seconds, micros): (u64, u64) =
+                time.query_async(&mut live.connection.clone()).await?;
+            node.learn(sent, seconds * 1000 + micros / 1000);
+            return Ok(());
+        }
         let nothing = self.inner.key(&RecordId::from_bytes([0; 32]));
-        link.run_on(&live, &link.scripts.read, &nothing, &[], 0)
+        link.run_on(node, live, &link.scripts.read, &nothing, &[], 0)
             .await
             .map_err(|_| Failure::Scripts)?;
-        link.believe(sent);
-        self.inner.changes.wake_all();
-        let server = &self.inner.server;
-        tracing::info!(%server, "Redis is connected");
-        Ok(connection)
+        node.believe(sent);
+        Ok(())
     }
 
     /// Looks whether the server is to be trusted, and says what can be lost.
-    async fn check(&mut self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    async fn check(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        place: &Place,
+    ) -> Result<(), Failure> {
         let info: String = cmd("INFO").query_async(connection).await?;
         let mut config = HashMap::new();
         for name in ["appendfsync", "save"] {
@@ -195,16 +268,21 @@ impl Keeper {
         }
         let records: u64 = cmd("DBSIZE").query_async(connection).await?;
         let said = Said::new(&info, config);
-        if let Some(unfit) = said.unfit(self.settings.allow_eviction) {
+        if let Some(unfit) = said.unfit(self.allow_eviction) {
             return Err(unfit.into());
         }
-        let link = &self.inner.link;
-        link.records.store(records, Relaxed);
-        link.bytes.store(said.used_memory(), Relaxed);
+        if let Source::Member(place) = &self.source
+            && !View::ask(connection, place.host()).await?.whole
+        {
+            return Err(Failure::NotWhole);
+        }
+        let node = &self.node;
+        node.records.store(records, Relaxed);
+        node.bytes.store(said.used_memory(), Relaxed);
         let warnings = said.warnings();
         if warnings != self.warned {
             for warning in &warnings {
-                let (server, version) = (&self.inner.server, said.version());
+                let (server, version) = (self.server(Some(place)), said.version());
                 tracing::warn!(%server, version, "Redis may lose records: {warning}");
             }
             self.warned = warnings;
@@ -217,45 +295,115 @@ impl Keeper {
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut beats = 0_u64;
-        let inner = Arc::clone(&self.inner);
-        let link = &inner.link;
+        let (inner, node) = (Arc::clone(&self.inner), Arc::clone(&self.node));
+        let news = match &self.source {
+            Source::Sentinels(sentinels) => Some(Arc::clone(&sentinels.news)),
+            Source::Fixed(_) | Source::Member(_) => None,
+        };
+        let news = async || match &news {
+            Some(news) => news.notified().await,
+            None => std::future::pending().await,
+        };
         loop {
             tokio::select! {
-                () = link.broken.notified() => {
-                    if !link.is_up() {
-                        return Failure::Late(self.settings.timeout.as_millis());
+                () = node.broken.notified() => {
+                    if !node.is_up() {
+                        return Failure::Late(self.timeout.as_millis());
                     }
                     // An earlier connection broke, or this one has: it is asked at once.
                     beat.reset_immediately();
                 }
+                () = news() => {
+                    if let Err(failure) = self.still_master().await {
+                        return failure;
+                    }
+                }
                 _ = beat.tick() => {
-                    let Ok(live) = link.live() else {
-                        return Failure::Late(self.settings.timeout.as_millis());
+                    let Ok(live) = node.live() else {
+                        return Failure::Late(self.timeout.as_millis());
                     };
-                    let sent = link.local();
-                    match link.ask(&live, &cmd("PING")).await {
-                        Ok(Value::SimpleString(_) | Value::Okay | Value::BulkString(_)) => link.believe(sent),
-                        Ok(_) => return Failure::Scripts,
-                        Err(error) => return error.into(),
+                    if let Err(failure) = self.beat(&live).await {
+                        return failure;
                     }
                     beats += 1;
                     if beats.is_multiple_of(CHECK_EVERY)
-                        && let Err(failure) = self.check(&mut live.0.clone()).await
+                        && let Err(failure) = self.check(&mut live.connection.clone(), &live.place).await
                     {
                         return failure;
                     }
-                    inner.let_go().await;
+                    if !matches!(self.source, Source::Member(_)) {
+                        inner.let_go().await;
+                    }
                 }
             }
         }
+    }
+
+    /// Asks whether the server is there, and still what it was. What it published before the answer has come with it.
+    async fn beat(&mut self, live: &Live) -> Result<(), Failure> {
+        let (link, node) = (&self.inner.link, &self.node);
+        let sent = node.local();
+        match &self.source {
+            Source::Fixed(_) => match link.ask(live, &cmd("PING")).await? {
+                Value::SimpleString(_) | Value::Okay | Value::BulkString(_) => node.believe(sent),
+                _ => return Err(Failure::Scripts),
+            },
+            Source::Member(place) => {
+                link.metrics.round_trip();
+                let view = View::ask(&mut live.connection.clone(), place.host()).await?;
+                if !view.whole {
+                    return Err(Failure::NotWhole);
+                }
+                // One that sees other slots as its own says nothing of those that are thought to be.
+                if link.is_mapped(&view.map) {
+                    node.believe(sent);
+                } else {
+                    link.astray.notify_one();
+                }
+            }
+            Source::Sentinels(_) => {
+                match link.ask(live, &cmd("ROLE")).await? {
+                    Value::Array(role) if says_master(role.first()) => node.believe(sent),
+                    _ => return Err(Unfit::Replica.into()),
+                }
+                self.still_master().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the sentinels. Where none answers, nothing is known against the master.
+    async fn still_master(&mut self) -> Result<(), Failure> {
+        let Source::Sentinels(sentinels) = &mut self.source else {
+            return Ok(());
+        };
+        let live = self.node.live().ok();
+        match sentinels.ask().await {
+            Told::Master(place) => match live {
+                Some(live) if live.place.address() != place.address() => {
+                    Err(Failure::Switched(place.address().to_owned()))
+                }
+                _ => Ok(()),
+            },
+            Told::Nobody(why) => Err(Failure::NoMaster(why.to_owned())),
+            Told::Silence(_) => Ok(()),
+        }
+    }
+}
+
+fn says_master(role: Option<&Value>) -> bool {
+    match role {
+        Some(Value::BulkString(role)) => role == b"master",
+        Some(Value::SimpleString(role)) => role == "master",
+        _ => false,
     }
 }
 
 impl Inner {
     /// What another process, or this one, has published: its kind, who published it, the record.
-    fn pushed(&self, push: &PushInfo) {
+    fn pushed(&self, node: &Node, push: &PushInfo) {
         if push.kind == PushKind::Disconnection {
-            self.link.broken.notify_one();
+            node.broken.notify_one();
             return;
         }
         let (PushKind::Message, Some(Value::BulkString(message))) = (&push.kind, push.data.get(1))
@@ -280,7 +428,7 @@ impl Inner {
     }
 
     /// Lets claims go that nobody holds.
-    async fn let_go(&self) {
+    pub(super) async fn let_go(&self) {
         for one in self.link.due() {
             if self.release(&one.id, one.token).await.is_err() {
                 self.link.again(one);

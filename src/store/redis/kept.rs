@@ -162,6 +162,12 @@ impl Kept {
         })
     }
 
+    /// How long the answer is as it is kept, in bytes.
+    pub(super) fn answer_bytes(&self) -> u64 {
+        let length = self.answer.as_ref().map_or(0, Vec::len);
+        u64::try_from(length).unwrap_or(u64::MAX)
+    }
+
     /// Whether a complete record has its answer.
     pub(super) const fn has_answer(&self) -> bool {
         self.answer.is_some()

@@ -1,33 +1,35 @@
-//! The way to the server: one connection that all requests share, and a circuit breaker. While there is no connection that was found
-//! good, every operation fails at once.
+//! The way to a record: which node has its key, one script there, and where that node says another has it, there.
 //!
-//! The connection speaks RESP3, so that what is published comes over it too, in the order in which the server wrote it: an answer proves
-//! that everything published before it has come.
+//! Each connection speaks RESP3, so that what is published comes over it too, in the order in which the server wrote it: an answer proves
+//! that everything which that server published before it has come. In a cluster the node that has a record publishes its changes (to
+//! all nodes, for `PUBLISH` goes to each), and every node is listened to. So a node's own word is what proves something of its own
+//! slots: what is cached of a slot may be believed for a while after its node has answered, and has said in that answer that the slots
+//! are distributed as they are thought to be and that the cluster is whole as it sees it (`cluster`). A slot that has moved is thus
+//! either judged by who has it now, or not believed.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use ::redis::{
-    Cmd, ErrorKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection, cmd,
-};
-use arc_swap::ArcSwapOption;
+use ::redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, cmd, pipe};
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
     kept::millis,
+    node::{Live, Node},
+    place::address,
     scripts::{Script, Scripts},
+    slots::{self, Map},
 };
 use crate::{
-    core::{
-        record::{ClaimToken, RecordId},
-        time::Timestamp,
-    },
+    core::record::{ClaimToken, RecordId},
     store::StoreError,
     telemetry::metrics::StoreMetrics,
 };
@@ -37,28 +39,45 @@ use crate::{
 pub(super) struct Link {
     pub(super) scripts: &'static Scripts,
     pub(super) metrics: StoreMetrics,
-    live: ArcSwapOption<Live>,
-    /// Somebody found the connection broken.
-    pub(super) broken: Notify,
-    started: Instant,
-    /// So far the server's clock is ahead of the time since `started`, at most, in milliseconds.
-    ahead: AtomicI64,
-    /// What is cached may be believed until then, in milliseconds since `started`.
-    believed_until: AtomicU64,
-    pub(super) records: AtomicU64,
-    pub(super) bytes: AtomicU64,
+    routes: ArcSwap<Routes>,
+    /// Somebody found that the slots are not where they were thought to be.
+    pub(super) astray: Notify,
+    /// Nodes that others pointed to and that are not known, and when.
+    wanted: Mutex<HashMap<(String, u16), Instant>>,
     pub(super) purged: AtomicU64,
     /// Claims that may have been made although nobody was told: to be let go.
     abandoned: Mutex<Vec<Abandoned>>,
     complained: Mutex<Option<Instant>>,
 }
 
-/// A connection that was found good.
-pub(super) struct Live(pub(super) MultiplexedConnection);
+/// Who has what.
+#[derive(Debug)]
+pub(super) enum Routes {
+    /// One node has everything.
+    One(Arc<Node>),
+    /// A cluster.
+    Slots(Slots),
+}
 
-impl std::fmt::Debug for Live {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Live(…)")
+/// The nodes of a cluster. Without a map it is not known yet, and nobody has anything.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    pub(super) map: Map,
+    owners: Box<[u16]>,
+    /// Those of the map, in its order; then others that were pointed to.
+    nodes: Vec<Arc<Node>>,
+}
+
+impl Slots {
+    /// `nodes` are those of the map's masters in their order, then others.
+    pub(super) fn new(map: Map, nodes: Vec<Arc<Node>>) -> Self {
+        let owners = map.owners();
+        Self { map, owners, nodes }
+    }
+
+    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+        let at = self.owners.get(usize::from(slot))?;
+        self.nodes.get(usize::from(*at))
     }
 }
 
@@ -71,73 +90,176 @@ pub(super) struct Abandoned {
     due: Instant,
 }
 
+/// Whether a node is asked for a key that is on its way to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    Yes,
+    No,
+}
+
+/// Why a script gave no answer.
+enum Failed {
+    /// Another node has the key, or has it already although its slot is still this one's.
+    Elsewhere(Asking, RedisError),
+    Other(StoreError),
+}
+
 impl Link {
-    pub(super) fn new(scripts: &'static Scripts, metrics: StoreMetrics) -> Self {
+    pub(super) fn new(scripts: &'static Scripts, metrics: StoreMetrics, routes: Routes) -> Self {
         Self {
             scripts,
             metrics,
-            live: ArcSwapOption::empty(),
-            broken: Notify::new(),
-            started: Instant::now(),
-            ahead: AtomicI64::new(0),
-            believed_until: AtomicU64::new(0),
-            records: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
+            routes: ArcSwap::from_pointee(routes),
+            astray: Notify::new(),
+            wanted: Mutex::default(),
             purged: AtomicU64::new(0),
             abandoned: Mutex::default(),
             complained: Mutex::default(),
         }
     }
 
-    /// Closes the breaker.
-    pub(super) fn up(&self, connection: MultiplexedConnection) {
-        self.live.store(Some(Arc::new(Live(connection))));
+    /// From now on these are the nodes.
+    pub(super) fn route(&self, slots: Slots) {
+        self.routes.store(Arc::new(Routes::Slots(slots)));
     }
 
-    /// Opens it.
-    pub(super) fn down(&self) {
-        self.live.store(None);
-        self.believed_until.store(0, Relaxed);
+    /// The node that has this key, as far as is known.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: nobody has its slot.
+    pub(super) fn node(&self, key: &str) -> Result<Arc<Node>, StoreError> {
+        match &**self.routes.load() {
+            Routes::One(node) => Ok(Arc::clone(node)),
+            Routes::Slots(slots) => {
+                let node = slots.owner(slots::slot(key.as_bytes()));
+                node.cloned().ok_or(StoreError::Unavailable)
+            }
+        }
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        self.live.load().is_some()
+    /// Shows `look` the node that has the record, without a key's being made.
+    pub(super) fn with_node<T>(
+        &self,
+        prefix: &str,
+        id: &RecordId,
+        look: impl FnOnce(&Node) -> T,
+    ) -> Option<T> {
+        match &**self.routes.load() {
+            Routes::One(node) => Some(look(node)),
+            Routes::Slots(slots) => {
+                let node = slots.owner(slots::slot_of(prefix, id));
+                node.map(|node| look(node))
+            }
+        }
     }
 
-    pub(super) fn live(&self) -> Result<Arc<Live>, StoreError> {
-        self.live.load_full().ok_or(StoreError::Unavailable)
+    /// Every node that has records.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        match &**self.routes.load() {
+            Routes::One(node) => vec![Arc::clone(node)],
+            Routes::Slots(slots) => {
+                let nodes = slots.nodes.iter().take(slots.map.masters().len());
+                nodes.cloned().collect()
+            }
+        }
     }
 
-    /// Milliseconds since the store was opened.
-    pub(super) fn local(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// The latest time that the server's clock may show now, by what it showed last.
-    pub(super) fn latest(&self) -> Timestamp {
-        let local = i64::try_from(self.local()).unwrap_or(i64::MAX);
-        let now = local.saturating_add(self.ahead.load(Relaxed));
-        Timestamp::from_millis(u64::try_from(now).unwrap_or(0))
-    }
-
-    fn learn(&self, sent: u64, server: u64) {
-        let (Ok(server), Ok(sent)) = (i64::try_from(server), i64::try_from(sent)) else {
-            return;
+    fn node_at(&self, place: (String, u16)) -> Option<Arc<Node>> {
+        let known = match &**self.routes.load() {
+            Routes::One(_) => None,
+            Routes::Slots(slots) => {
+                let wanted = address(&place.0, place.1);
+                let mut nodes = slots.nodes.iter();
+                nodes.find(|node| node.address() == wanted).cloned()
+            }
         };
-        self.ahead.store(server.saturating_sub(sent), Relaxed);
+        let mut wanted = self.wanted.lock();
+        if wanted.len() < MAX_WANTED || wanted.contains_key(&place) {
+            wanted.insert(place, Instant::now());
+        }
+        known
     }
 
-    /// Everything that was published up to `sent` has come; so what is cached may be believed for a while.
-    pub(super) fn believe(&self, sent: u64) {
-        self.believed_until
-            .fetch_max(sent.saturating_add(BELIEVED_MS), Relaxed);
+    /// Nodes that were pointed to of late, whether they are of the map or not.
+    pub(super) fn wanted(&self) -> Vec<(String, u16)> {
+        let mut wanted = self.wanted.lock();
+        wanted.retain(|_, at| at.elapsed() < WANTED_FOR);
+        let mut wanted: Vec<_> = wanted.keys().cloned().collect();
+        wanted.sort();
+        wanted
     }
 
-    pub(super) fn believes(&self) -> bool {
-        self.local() < self.believed_until.load(Relaxed)
+    /// An id whose key this node has, and under which there is nothing.
+    pub(super) fn nothing_on(&self, node: &Node, prefix: &str) -> Option<RecordId> {
+        let routes = self.routes.load();
+        let Routes::Slots(slots) = &**routes else {
+            return Some(RecordId::from_bytes([0; 32]));
+        };
+        (0..MANY_IDS).find_map(|number| {
+            let mut id = [0; 32];
+            let [.., a, b, c, d] = &mut id;
+            [*a, *b, *c, *d] = number.to_be_bytes();
+            let id = RecordId::from_bytes(id);
+            let owner = slots.owner(slots::slot_of(prefix, &id));
+            owner
+                .is_some_and(|owner| std::ptr::eq(&raw const **owner, node))
+                .then_some(id)
+        })
     }
 
-    /// Runs a script on one key; what it answers, its time being learnt. `at` is the place of the time in the answer.
+    /// The slots of a node of the cluster; `None`: it has none.
+    pub(super) fn shard(&self, address: &str) -> Option<String> {
+        match &**self.routes.load() {
+            Routes::One(_) => None,
+            Routes::Slots(slots) => {
+                let told = slots.map.slots_of(address);
+                (!told.is_empty()).then_some(told)
+            }
+        }
+    }
+
+    /// Whether the slots are thought to be where this says.
+    pub(super) fn is_mapped(&self, map: &Map) -> bool {
+        match &**self.routes.load() {
+            Routes::One(_) => false,
+            Routes::Slots(slots) => slots.map == *map,
+        }
+    }
+
+    /// What keeps records from being had, if anything does: in a cluster the nodes that do not answer, and slots that nobody has.
+    pub(super) fn trouble(&self) -> Option<String> {
+        match &**self.routes.load() {
+            Routes::One(node) => (!node.is_up())
+                .then(|| format!("{} does not answer or is not used", node.address())),
+            Routes::Slots(slots) => {
+                let down = slots.nodes.iter().take(slots.map.masters().len());
+                let down: Vec<_> = down.filter(|node| !node.is_up()).collect();
+                let mut told: Vec<String> = down
+                    .iter()
+                    .take(MAX_TOLD)
+                    .map(|node| {
+                        let address = node.address();
+                        let slots = slots.map.slots_of(address);
+                        format!("shard {address} (slots {slots}) does not answer or is not used")
+                    })
+                    .collect();
+                if down.len() > MAX_TOLD {
+                    told.push(format!("and {} more", down.len() - MAX_TOLD));
+                }
+                if slots.nodes.is_empty() {
+                    told.push("no node tells which slots the cluster has".to_owned());
+                } else if let Some((first, last)) = slots.map.gap() {
+                    told.push(format!("no node has the slots {first} to {last}"));
+                }
+                (!told.is_empty()).then(|| told.join("; "))
+            }
+        }
+    }
+
+    /// Runs a script on one key, on the node that has it; what it answers, its time being learnt. `at` is the place of the time in
+    /// the answer.
+    ///
+    /// A script is sent to another node only where the one before refused to run it; so it runs once at most.
     pub(super) async fn run(
         &self,
         script: &Script,
@@ -145,20 +267,69 @@ impl Link {
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let live = self.live()?;
-        self.run_on(&live, script, key, arguments, at).await
+        let mut node = self.node(key)?;
+        let (mut asking, began) = (Asking::No, Instant::now());
+        for _ in 0..REDIRECTIONS {
+            let live = node.live().inspect_err(|_| self.astray.notify_one())?;
+            let tried = self.try_on(&node, &live, asking, script, key, arguments, at);
+            let error = match tried.await {
+                Ok(told) => return Ok(told),
+                Err(Failed::Other(error)) => return Err(error),
+                Err(Failed::Elsewhere(how, error)) => {
+                    asking = how;
+                    error
+                }
+            };
+            let to = error
+                .redirect_node()
+                .and_then(|(to, _)| slots::redirected(to, live.place.host()));
+            let next = to.and_then(|to| self.node_at(to));
+            if asking == Asking::No || next.is_none() {
+                self.astray.notify_one();
+            }
+            match next {
+                Some(next) if began.elapsed() < MOST_REDIRECTED => node = next,
+                _ => break,
+            }
+        }
+        Err(StoreError::Unavailable)
     }
 
-    /// The same on a connection that may not have been found good yet.
+    /// The same on a connection of the caller's, whether it was found good or not; where another node has the key, it is not followed.
     pub(super) async fn run_on(
         &self,
+        node: &Node,
         live: &Live,
         script: &Script,
         key: &str,
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let sent = self.local();
+        let tried = self.try_on(node, live, Asking::No, script, key, arguments, at);
+        tried.await.map_err(|failed| match failed {
+            Failed::Other(error) => error,
+            Failed::Elsewhere(..) => {
+                self.astray.notify_one();
+                StoreError::Unavailable
+            }
+        })
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a script, its arguments, and where it is to run"
+    )]
+    async fn try_on(
+        &self,
+        node: &Node,
+        live: &Live,
+        asking: Asking,
+        script: &Script,
+        key: &str,
+        arguments: &[&[u8]],
+        at: usize,
+    ) -> Result<Vec<Value>, Failed> {
+        let sent = node.local();
         let call = |how: &str, what: &str| {
             let mut call = cmd(how);
             call.arg(what).arg(1).arg(key);
@@ -167,24 +338,30 @@ impl Link {
             }
             call
         };
-        let told = match self.ask(live, &call("EVALSHA", &script.hash)).await {
+        let told = match self
+            .ask_as(live, asking, call("EVALSHA", &script.hash))
+            .await
+        {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 // The server has forgotten its scripts. Told the text, it knows it from then on.
                 self.metrics.script_missed();
-                self.ask(live, &call("EVAL", &script.text)).await
+                self.ask_as(live, asking, call("EVAL", &script.text)).await
             }
             told => told,
         };
-        let told = told.map_err(|error| self.failed(live, &error))?;
+        let told = match told {
+            Ok(told) => told,
+            Err(error) => return Err(self.refused(node, live, error)),
+        };
         let Value::Array(told) = told else {
-            return Err(self.odd());
+            return Err(Failed::Other(self.odd()));
         };
         match told.get(at) {
             Some(Value::BulkString(now)) => match millis(now) {
-                Some(now) => self.learn(sent, now),
-                None => return Err(self.odd()),
+                Some(now) => node.learn(sent, now),
+                None => return Err(Failed::Other(self.odd())),
             },
-            _ => return Err(self.odd()),
+            _ => return Err(Failed::Other(self.odd())),
         }
         Ok(told)
     }
@@ -192,11 +369,38 @@ impl Link {
     /// One round trip.
     pub(super) async fn ask(&self, live: &Live, command: &Cmd) -> Result<Value, RedisError> {
         self.metrics.round_trip();
-        command.query_async(&mut live.0.clone()).await
+        command.query_async(&mut live.connection.clone()).await
     }
 
-    /// What an error means; where the connection is of no use any more, the breaker opens.
-    pub(super) fn failed(&self, live: &Live, error: &RedisError) -> StoreError {
+    /// One round trip; where the key is on its way to the node, that is said first, and nothing comes between.
+    async fn ask_as(&self, live: &Live, asking: Asking, command: Cmd) -> Result<Value, RedisError> {
+        if asking == Asking::No {
+            return self.ask(live, &command).await;
+        }
+        self.metrics.round_trip();
+        let mut both = pipe();
+        both.cmd("ASKING").ignore().add_command(command);
+        let told: Vec<Value> = both.query_async(&mut live.connection.clone()).await?;
+        Ok(told.into_iter().next().unwrap_or(Value::Nil))
+    }
+
+    fn refused(&self, node: &Node, live: &Live, error: RedisError) -> Failed {
+        if let Routes::Slots(_) = &**self.routes.load() {
+            match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Moved) => {
+                    return Failed::Elsewhere(Asking::No, error);
+                }
+                ErrorKind::Server(ServerErrorKind::Ask) => {
+                    return Failed::Elsewhere(Asking::Yes, error);
+                }
+                _ => {}
+            }
+        }
+        Failed::Other(self.failed(node, live, &error))
+    }
+
+    /// What an error means; where the connection is of no use any more, the node's breaker opens.
+    pub(super) fn failed(&self, node: &Node, live: &Live, error: &RedisError) -> StoreError {
         if error
             .to_string()
             .contains("command not allowed when used memory")
@@ -204,37 +408,41 @@ impl Link {
             return StoreError::Full;
         }
         let gone = error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error();
-        let refused = matches!(
-            error.kind(),
-            ErrorKind::Server(
-                ServerErrorKind::ReadOnly
-                    | ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::Moved
-                    | ServerErrorKind::ClusterDown
-            )
-        );
-        if gone || refused {
-            // One that was replaced meanwhile says nothing about the one in its place.
-            let own = self.live.load();
-            if own.as_deref().is_some_and(|own| std::ptr::eq(own, live)) {
-                self.down();
-            }
-            self.broken.notify_one();
+        let server = |kinds: &[ServerErrorKind]| matches!(error.kind(), ErrorKind::Server(kind) if kinds.contains(&kind));
+        let refused = server(&[
+            ServerErrorKind::ReadOnly,
+            ServerErrorKind::BusyLoading,
+            ServerErrorKind::MasterDown,
+        ]);
+        // Of one slot or of the whole cluster: who asks what the node sees finds out.
+        let clustered = server(&[ServerErrorKind::Moved, ServerErrorKind::ClusterDown]);
+        let whole = clustered && matches!(&**self.routes.load(), Routes::One(_));
+        if gone || refused || whole {
+            node.down_if(live);
+            node.broken.notify_one();
         }
-        self.complain(error);
+        if gone || refused || clustered {
+            self.astray.notify_one();
+        }
+        self.complain(node, error);
         StoreError::Unavailable
     }
 
     /// The server says what no script says.
     pub(super) fn odd(&self) -> StoreError {
-        self.complain(&"it answers what no script answers");
+        if self.may_complain() {
+            tracing::warn!(
+                error = "it answers what no script answers",
+                "Redis did not do what it was asked"
+            );
+        }
         StoreError::Unavailable
     }
 
-    fn complain(&self, error: &dyn std::fmt::Display) {
+    fn complain(&self, node: &Node, error: &dyn std::fmt::Display) {
         if self.may_complain() {
-            tracing::warn!(%error, "Redis did not do what it was asked");
+            let server = node.address();
+            tracing::warn!(%server, %error, "Redis did not do what it was asked");
         }
     }
 
@@ -270,12 +478,34 @@ impl Link {
     pub(super) fn again(&self, one: Abandoned) {
         self.abandoned.lock().push(one);
     }
-}
 
-/// How long the cache is believed after the last answer that proves that nothing published is missing.
-pub(super) const BELIEVED_MS: u64 = 3_000;
+    /// The sum of what the nodes say of themselves: keys and bytes.
+    pub(super) fn levels(&self) -> (u64, u64) {
+        let each = |node: &Arc<Node>| (node.records.load(Relaxed), node.bytes.load(Relaxed));
+        let sum = |(keys, bytes): (u64, u64), (more, grown): (u64, u64)| {
+            (keys.saturating_add(more), bytes.saturating_add(grown))
+        };
+        self.nodes().iter().map(each).fold((0, 0), sum)
+    }
+}
 
 const COMPLAIN_EVERY: Duration = Duration::from_secs(1);
 
 /// So many claims can wait to be let go; one more is left to its lease.
 const MAX_ABANDONED: usize = 100_000;
+
+/// A script follows so many nodes that say that another has the key: two, where a slot moves just then, and as many for its moving on.
+const REDIRECTIONS: usize = 4;
+
+/// A redirection that came later than this is not followed: every node may take a whole `timeout`.
+const MOST_REDIRECTED: Duration = Duration::from_millis(250);
+
+/// A node that nobody has pointed to for so long, and that the map does not name, is let go.
+const WANTED_FOR: Duration = Duration::from_secs(60);
+const MAX_WANTED: usize = 64;
+
+/// So many ids are tried to meet a slot of a given node; that has one of 16,384 at least.
+const MANY_IDS: u32 = 1_000_000;
+
+/// So many nodes are named in a reason.
+const MAX_TOLD: usize = 3;

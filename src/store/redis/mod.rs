@@ -1,8 +1,10 @@
 //! The Redis store: several proxies, one Redis or Valkey. All of them see a claim at once; one of them executes.
 //!
 //! - `inner`: what is done with records; `scripts`: the transitions as the server runs them, one script and one round trip each; `kept`: records as hashes.
-//! - `link`: the one connection, its breaker, the estimate of the server's clock; `keeper`: makes and keeps it, on a thread of its own;
-//!   `checks`: what a server must be.
+//! - `link`: the way to the node that has a record; `node`: one server's connection, its breaker, the estimate of its clock; `place`:
+//!   where it is; `keeper`: makes and keeps the connection; `checks`: what a server must be.
+//! - `topology`: which servers there are: one; the one that `sentinel`s name; or a `cluster`'s, by `slots`. Its work is done on a
+//!   thread of its own.
 //! - `changes`: who waits for a record that runs elsewhere. Each settlement is published; polling makes up for what is lost.
 //! - the `cache` of the room above: settled records in memory. It is believed for 3 s after the last answer that proves that no purge
 //!   is missing, so that what was purged elsewhere is replayed no longer than that.
@@ -14,14 +16,20 @@
 
 mod changes;
 mod checks;
+mod cluster;
 mod inner;
 mod keeper;
 mod kept;
 mod link;
+mod node;
 mod operator;
+mod place;
 mod scripts;
+mod sentinel;
+mod slots;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use std::{
     fmt,
@@ -36,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::checks::Unfit;
 use self::{
     changes::Changes,
-    keeper::{First, Keeper},
+    keeper::First,
     kept::{Kept, hex, millis},
     link::Link,
     scripts::Scripts,
@@ -130,25 +138,25 @@ impl RedisStore {
         let hash = Sha256::digest(namespace.as_bytes());
         let place = format!("idem:{}", hex(hash.first_chunk::<8>().unwrap_or(&[0; 8])));
         let inner = Arc::new(Inner {
-            link: Link::new(scripts, metrics),
+            link: Link::new(scripts, metrics, topology::routes(&settings.servers)),
             changes: Arc::default(),
             cache: Cache::new(cache.max_bytes, cache.max_records),
             seal: Seal::new(keys),
             channel: format!("{place}:changes"),
             prefix: format!("{place}:"),
             origin,
-            server: settings.url.shown(),
+            server: settings.servers.shown(),
         });
         // The one cryptography of the house; where it was chosen before, that is the same.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let stopped = CancellationToken::new();
-        let keeper = Keeper::new(Arc::clone(&inner), settings.clone(), stopped.clone());
+        let (kept, wanted, until) = (Arc::clone(&inner), settings.clone(), stopped.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(OpenError::System)?;
         let (tell, told) = mpsc::sync_channel(1);
-        let work = move || runtime.block_on(keeper.run(tell));
+        let work = move || runtime.block_on(topology::run(kept, wanted, until, tell));
         let thread = tasks::thread("redis-store", work).map_err(OpenError::System)?;
         let store = Self {
             inner,
@@ -157,10 +165,7 @@ impl RedisStore {
             keeper: Some(thread),
         };
         match told.recv() {
-            Ok(First::Unfit(why)) => Err(OpenError::Unfit {
-                server: store.inner.server.clone(),
-                why,
-            }),
+            Ok(First::Unfit { server, why }) => Err(OpenError::Unfit { server, why }),
             Ok(First::Up | First::Down) | Err(_) => Ok(store),
         }
     }
@@ -204,7 +209,7 @@ impl RedisStore {
         let mut over: [Vec<u8>; 3] = Default::default();
         for _ in 0..ROUNDS {
             let seen = inner.cache.seen(id);
-            let deadline = link.latest().after(self.timeout + SLACK);
+            let deadline = link.node(&key)?.latest().after(self.timeout + SLACK);
             let deadline = deadline.as_millis().to_string();
             let [over_token, over_state, over_since] = &over;
             let arguments: [&[u8]; 9] = [
@@ -337,9 +342,10 @@ impl RedisStore {
     /// What the server says of itself: its keys, whoever's they are, and the memory that it uses.
     #[must_use]
     pub fn levels(&self) -> Levels {
+        let (records, bytes) = self.inner.link.levels();
         Levels {
-            records: self.inner.link.records.load(Relaxed),
-            bytes: self.inner.link.bytes.load(Relaxed),
+            records,
+            bytes,
             claims: 0,
         }
     }
@@ -353,10 +359,16 @@ impl RedisStore {
         }
     }
 
-    /// Whether there is a connection to a server that was found good.
+    /// Whether there is a connection to a server that was found good; in a cluster to each that has slots, and each slot has one.
     #[must_use]
     pub fn answers(&self) -> bool {
-        self.inner.link.is_up()
+        self.inner.link.trouble().is_none()
+    }
+
+    /// Why it does not answer, or not for every key: which server.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.link.trouble()
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ::redis::{Value, cmd, pipe};
+use ::redis::{RedisError, Value, cmd, pipe};
 
 use super::{
     Inner, Kept, RedisStore,
     kept::{self, FIELDS, unhex},
-    link::Live,
+    node::{Live, Node},
 };
 use crate::{
     core::{
@@ -156,13 +156,27 @@ async fn walked(walk: impl Future<Output = Result<(), StoreError>>) -> Result<()
 }
 
 impl Inner {
-    /// Shows `take` the row of every record of this namespace whose id begins so; some may come twice.
+    /// Shows `take` the row of every record of this namespace whose id begins so; some may come twice. Every node that has records is
+    /// walked over, one after the other; one that does not answer ends it.
     async fn walk(&self, first: &str, mut take: impl FnMut(Row)) -> Result<(), StoreError> {
-        let link = &self.link;
-        let live = link.live()?;
-        let nothing = self.key(&RecordId::from_bytes([0; 32]));
-        let told = link.run(&link.scripts.read, &nothing, &[], 0).await?;
-        let now = super::time(told.into_iter().next());
+        let nodes = self.link.nodes();
+        if nodes.is_empty() {
+            return Err(StoreError::Unavailable);
+        }
+        for node in nodes {
+            self.walk_node(&node, first, &mut take).await?;
+        }
+        Ok(())
+    }
+
+    async fn walk_node(
+        &self,
+        node: &Node,
+        first: &str,
+        take: &mut impl FnMut(Row),
+    ) -> Result<(), StoreError> {
+        let (link, live) = (&self.link, node.live()?);
+        let now = self.now(node).await?;
         let pattern = format!("{}{first}*", self.prefix);
         let mut cursor = 0_u64;
         loop {
@@ -171,11 +185,11 @@ impl Inner {
             scan.arg("COUNT").arg(STEP);
             link.metrics.round_trip();
             let scanned = scan
-                .query_async::<(u64, Vec<Vec<u8>>)>(&mut live.0.clone())
+                .query_async::<(u64, Vec<Vec<u8>>)>(&mut live.connection.clone())
                 .await;
-            let (next, keys) = scanned.map_err(|error| link.failed(&live, &error))?;
+            let (next, keys) = scanned.map_err(|error| link.failed(node, &live, &error))?;
             if !keys.is_empty() {
-                self.rows(&live, &keys, now, &mut take).await?;
+                self.rows(node, &live, &keys, now, take).await?;
             }
             cursor = next;
             if cursor == 0 {
@@ -186,6 +200,7 @@ impl Inner {
 
     async fn rows(
         &self,
+        node: &Node,
         live: &Live,
         keys: &[Vec<u8>],
         now: Timestamp,
@@ -199,28 +214,50 @@ impl Inner {
         }
         self.link.metrics.round_trip();
         let told = both
-            .query_async::<Vec<Value>>(&mut live.0.clone())
+            .ignore_errors()
+            .query_async::<Vec<Result<Value, RedisError>>>(&mut live.connection.clone())
             .await
-            .map_err(|error| self.link.failed(live, &error))?;
+            .map_err(|error| self.link.failed(node, live, &error))?;
         let mut told = told.into_iter();
         for key in keys {
             let (Some(fields), Some(length)) = (told.next(), told.next()) else {
                 return Err(self.link.odd());
             };
             let id = key.strip_prefix(self.prefix.as_bytes()).and_then(unhex);
-            let (Some(id), Ok(kept)) = (id.map(RecordId::from_bytes), Kept::read(fields)) else {
+            let Some(id) = id.map(RecordId::from_bytes) else {
                 continue;
             };
-            let bytes = match length {
-                Value::Int(length) => u64::try_from(length).unwrap_or(0),
-                _ => 0,
+            let (kept, bytes) = match (fields, length) {
+                (Ok(fields), Ok(length)) => (Kept::read(fields).ok(), length_of(&length)),
+                // It moves to another node just now.
+                _ => {
+                    let kept = self.read(&id).await.ok().and_then(|(kept, ..)| kept);
+                    let bytes = kept.as_ref().map_or(0, Kept::answer_bytes);
+                    (kept, bytes)
+                }
             };
-            let record = kept.head(&self.seal, &id).ok();
+            let record = kept.and_then(|kept| kept.head(&self.seal, &id).ok());
             if let Some(row) = record.and_then(|record| Row::of(id, &record, now, bytes)) {
                 take(row);
             }
         }
         Ok(())
+    }
+
+    /// The node's time, as its scripts have it.
+    async fn now(&self, node: &Node) -> Result<Timestamp, StoreError> {
+        let link = &self.link;
+        let nothing = link.nothing_on(node, &self.prefix);
+        let nothing = self.key(&nothing.ok_or(StoreError::Unavailable)?);
+        let told = link.run(&link.scripts.read, &nothing, &[], 0).await?;
+        Ok(super::time(told.into_iter().next()))
+    }
+}
+
+fn length_of(told: &Value) -> u64 {
+    match told {
+        Value::Int(length) => u64::try_from(*length).unwrap_or(0),
+        _ => 0,
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use self::server::Server;
 use super::*;
 use crate::{
-    config::OnFull,
+    config::{OnFull, RedisServers},
     core::{
         fixtures::{answer, id, request, route, terms},
         record::ShortId,
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn settings(server: &Server) -> Settings {
     Settings {
-        url: server.url().parse().expect("a URL"),
+        servers: RedisServers::Single(server.url().parse().expect("a URL")),
         timeout: Duration::from_secs(2),
         allow_eviction: false,
     }

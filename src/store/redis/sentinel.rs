@@ -1,0 +1,304 @@
+//! Sentinels: who the master is, by the word of several of them.
+//!
+//! All that are configured are asked, and the one whose configuration is the newest (by its epoch) is believed: one that was cut off
+//! tells of a master that was. While one of them runs a failover and has not promoted anybody yet, there is no master: what the old one
+//! takes from then on is lost with it. What sentinels publish about failovers makes that known at once, and every second they are asked
+//! anyway.
+//!
+//! The URL's credentials are the server's. A sentinel is called without any, and with the same where it wants some; so no password is
+//! sent to one that asks for none.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use ::redis::{
+    ErrorKind, PushInfo, PushKind, RedisError, Value, aio::MultiplexedConnection, from_redis_value,
+    pipe,
+};
+use tokio::sync::Notify;
+
+use super::place::Place;
+use crate::{config::RedisUrl, tasks::Tasks};
+
+/// The sentinels of one master.
+pub(super) struct Sentinels {
+    all: Vec<Sentinel>,
+    /// The server's credentials, TLS and database; where it is, the sentinels say.
+    template: Place,
+    master: Arc<str>,
+    timeout: Duration,
+    tasks: Tasks,
+    /// They have published something about the master.
+    pub(super) news: Arc<Notify>,
+    /// The newest configuration that any of them has told of.
+    newest: u64,
+}
+
+#[derive(Clone)]
+struct Sentinel {
+    place: Place,
+    connection: Option<MultiplexedConnection>,
+}
+
+/// What they say.
+pub(super) enum Told {
+    /// Where the master is.
+    Master(Place),
+    /// There is none now, and why.
+    Nobody(&'static str),
+    /// None of them answers; what one of them said instead, if it did.
+    Silence(Option<RedisError>),
+}
+
+/// What one of them says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said {
+    epoch: u64,
+    master: (String, u16),
+    /// It runs a failover, and has not promoted anybody.
+    between: bool,
+}
+
+impl Sentinels {
+    /// # Errors
+    /// A URL leads nowhere.
+    pub(super) fn new(
+        urls: &[RedisUrl],
+        master: &str,
+        timeout: Duration,
+        tasks: Tasks,
+    ) -> Result<Self, RedisError> {
+        let mut all = Vec::with_capacity(urls.len());
+        let mut template = None;
+        for url in urls {
+            let place = Place::of(url)?;
+            let place = if url.has_port() {
+                place
+            } else {
+                place.at(place.host(), PORT)
+            };
+            template.get_or_insert_with(|| place.clone());
+            all.push(Sentinel {
+                place,
+                connection: None,
+            });
+        }
+        let template = template.ok_or((ErrorKind::InvalidClientConfig, "no sentinel is named"))?;
+        Ok(Self {
+            all,
+            template,
+            master: master.into(),
+            timeout,
+            tasks,
+            news: Arc::default(),
+            newest: 0,
+        })
+    }
+
+    /// Asks all of them at once.
+    pub(super) async fn ask(&mut self) -> Told {
+        let asked: Vec<_> = self
+            .all
+            .iter()
+            .map(|sentinel| {
+                let (sentinel, master) = (sentinel.clone(), Arc::clone(&self.master));
+                let (timeout, news) = (self.timeout, Arc::clone(&self.news));
+                self.tasks.detach(sentinel.ask(master, timeout, news))
+            })
+            .collect();
+        let (mut said, mut instead) = (Vec::new(), None);
+        for (sentinel, asked) in self.all.iter_mut().zip(asked) {
+            match asked.await {
+                Ok((connection, Ok(one))) => {
+                    sentinel.connection = connection;
+                    said.push(one);
+                }
+                Ok((_, Err(error))) => {
+                    sentinel.connection = None;
+                    instead = Some(error);
+                }
+                // It panicked, and that was reported.
+                Err(_) => sentinel.connection = None,
+            }
+        }
+        if said.is_empty() {
+            return Told::Silence(instead);
+        }
+        match judge(&said, self.newest, self.all.len()) {
+            Ok((newest, (host, port))) => {
+                self.newest = newest;
+                Told::Master(self.template.at(&host, port))
+            }
+            Err(why) => Told::Nobody(why),
+        }
+    }
+
+    /// Where they are.
+    pub(super) fn shown(&self) -> String {
+        let all: Vec<_> = self.all.iter().map(|one| one.place.address()).collect();
+        all.join(" ")
+    }
+}
+
+/// Who the master is by what was said, and the epoch of it.
+fn judge(
+    said: &[Said],
+    newest: u64,
+    sentinels: usize,
+) -> Result<(u64, (String, u16)), &'static str> {
+    let best = said.iter().map(|one| one.epoch).max().unwrap_or(0);
+    // Epochs start again only where sentinels were made to forget: then most of them say so.
+    if best < newest && said.len() <= sentinels / 2 {
+        return Err("the sentinels that answer have an older configuration than was seen");
+    }
+    let mut latest = said.iter().filter(|one| one.epoch == best);
+    if latest.clone().any(|one| one.between) {
+        return Err("a failover runs, and nobody is promoted yet");
+    }
+    let first = latest.next().ok_or("no sentinel answers")?;
+    if latest.any(|one| one.master != first.master) {
+        return Err("the sentinels do not agree who the master is");
+    }
+    Ok((best, first.master.clone()))
+}
+
+impl Sentinel {
+    async fn ask(
+        self,
+        master: Arc<str>,
+        timeout: Duration,
+        news: Arc<Notify>,
+    ) -> (Option<MultiplexedConnection>, Result<Said, RedisError>) {
+        let connection = match self.connection.clone() {
+            Some(connection) => Ok(connection),
+            None => self.connect(&master, timeout, news).await,
+        };
+        match connection {
+            Ok(mut connection) => match ask(&mut connection, &master).await {
+                Ok(said) => (Some(connection), Ok(said)),
+                Err(error) => (None, Err(error)),
+            },
+            Err(error) => (None, Err(error)),
+        }
+    }
+
+    async fn connect(
+        &self,
+        master: &Arc<str>,
+        timeout: Duration,
+        news: Arc<Notify>,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let named = Arc::clone(master);
+        let pushed = move |push: &PushInfo| {
+            if about(push, &named) {
+                news.notify_one();
+            }
+        };
+        let bare = self.place.bare();
+        let tried = bare.connect(timeout, pushed.clone()).await;
+        let mut connection = match tried {
+            Err(error) if self.place.has_password() && !error.is_io_error() => {
+                let known = self.place.without_database();
+                known.connect(timeout, pushed).await?
+            }
+            tried => tried?,
+        };
+        connection.subscribe(&CHANNELS[..]).await?;
+        Ok(connection)
+    }
+}
+
+async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Said, RedisError> {
+    let mut both = pipe();
+    both.cmd("SENTINEL").arg("MASTER").arg(master);
+    both.cmd("SENTINEL")
+        .arg("GET-MASTER-ADDR-BY-NAME")
+        .arg(master);
+    let (state, now): (Value, Option<(String, u16)>) = both.query_async(connection).await?;
+    let state: HashMap<String, String> = from_redis_value(state)?;
+    let told = |name: &str| state.get(name).map_or("", String::as_str);
+    let odd = || RedisError::from((ErrorKind::UnexpectedReturnType, "no answer of a sentinel"));
+    let now = now.ok_or_else(odd)?;
+    let before = (told("ip"), told("port").parse().map_err(|_| odd())?);
+    let mut flags = told("flags").split(',');
+    Ok(Said {
+        epoch: told("config-epoch").parse().map_err(|_| odd())?,
+        between: flags.any(|flag| flag == "failover_in_progress")
+            && (now.0.as_str(), now.1) == before,
+        master: now,
+    })
+}
+
+/// Whether something was published about this master; or nothing can be any more.
+fn about(push: &PushInfo, master: &str) -> bool {
+    match (&push.kind, push.data.get(1)) {
+        (PushKind::Message, Some(Value::BulkString(text))) => text
+            .split(u8::is_ascii_whitespace)
+            .any(|word| word == master.as_bytes()),
+        (PushKind::Disconnection, _) => true,
+        _ => false,
+    }
+}
+
+/// What a failover says of itself, from its start to its end.
+const CHANNELS: [&str; 5] = [
+    "+failover-state-select-slave",
+    "+failover-state-send-slaveof-noone",
+    "+failover-state-wait-promotion",
+    "+promoted-slave",
+    "+switch-master",
+];
+
+/// Where sentinels listen, if nothing else is said.
+const PORT: u16 = 26379;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(epoch: u64, port: u16) -> Said {
+        Said {
+            epoch,
+            master: ("m".to_owned(), port),
+            between: false,
+        }
+    }
+
+    fn port(said: &[Said], newest: u64) -> Result<(u64, u16), &'static str> {
+        judge(said, newest, 3).map(|(epoch, (_, port))| (epoch, port))
+    }
+
+    #[test]
+    fn the_newest_configuration_counts() {
+        let cut_off = said(1, 1);
+        assert_eq!(port(&[cut_off.clone(), said(2, 2)], 1), Ok((2, 2)));
+        // One that was cut off is not believed once a newer one was seen, until most say so.
+        assert!(port(&[cut_off.clone()], 2).is_err());
+        assert_eq!(port(&[cut_off.clone(), cut_off], 2), Ok((1, 1)));
+    }
+
+    #[test]
+    fn nobody_is_master_during_a_failover_or_where_they_differ() {
+        let between = Said {
+            between: true,
+            ..said(1, 1)
+        };
+        assert!(port(&[said(1, 1), between.clone()], 1).is_err());
+        assert_eq!(port(&[said(2, 2), between], 1), Ok((2, 2)));
+        assert!(port(&[said(1, 1), said(1, 2)], 1).is_err());
+        assert!(port(&[], 0).is_err());
+    }
+
+    #[test]
+    fn what_is_published_of_other_masters_is_no_news() {
+        let push = |text: &str| PushInfo {
+            kind: PushKind::Message,
+            data: vec![
+                Value::BulkString(b"+switch-master".to_vec()),
+                Value::BulkString(text.as_bytes().to_vec()),
+            ],
+        };
+        assert!(about(&push("mine 127.0.0.1 1 127.0.0.1 2"), "mine"));
+        assert!(about(&push("slave a:1 a 1 @ mine 127.0.0.1 2"), "mine"));
+        assert!(!about(&push("other 127.0.0.1 1 127.0.0.1 2"), "mine"));
+    }
+}

@@ -1,0 +1,73 @@
+//! Which servers there are: what a store starts with, and who keeps the connections to them.
+
+use std::sync::{Arc, mpsc::SyncSender};
+
+use ::redis::RedisError;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Inner,
+    cluster::Cluster,
+    keeper::{First, Keeper, Source},
+    link::{Routes, Slots},
+    node::Node,
+    place::Place,
+    sentinel::Sentinels,
+};
+use crate::{
+    config::{RedisServers, RedisStore as Settings},
+    tasks::Tasks,
+};
+
+/// What is known of the nodes before one was asked.
+pub(super) fn routes(servers: &RedisServers) -> Routes {
+    match servers {
+        RedisServers::Single(_) => Routes::One(Arc::new(Node::new(servers.shown()))),
+        RedisServers::Sentinel { master, .. } => {
+            Routes::One(Arc::new(Node::new(format!("the master {master}"))))
+        }
+        RedisServers::Cluster(_) => Routes::Slots(Slots::default()),
+    }
+}
+
+/// Keeps all connections until it is stopped. What comes of the first try is told to `first`.
+pub(super) async fn run(
+    inner: Arc<Inner>,
+    settings: Settings,
+    stopped: CancellationToken,
+    first: SyncSender<First>,
+) {
+    let server = inner.server.clone();
+    if let Err(error) = keep(inner, settings, stopped, first).await {
+        tracing::error!(%server, %error, "Redis cannot be used; keyed requests are refused until it can");
+    }
+}
+
+async fn keep(
+    inner: Arc<Inner>,
+    settings: Settings,
+    stopped: CancellationToken,
+    first: SyncSender<First>,
+) -> Result<(), RedisError> {
+    // They end with the thread's runtime.
+    let tasks = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
+    let source = match &settings.servers {
+        RedisServers::Single(url) => Source::Fixed(Place::of(url)?),
+        RedisServers::Sentinel { sentinels, master } => {
+            Source::Sentinels(Sentinels::new(sentinels, master, settings.timeout, tasks)?)
+        }
+        RedisServers::Cluster(urls) => {
+            let seeds = urls.iter().map(Place::of).collect::<Result<Vec<_>, _>>()?;
+            Cluster::new(inner, settings, tasks, stopped, seeds)
+                .run(first)
+                .await;
+            return Ok(());
+        }
+    };
+    if let Some(node) = inner.link.nodes().into_iter().next() {
+        let keeper = Keeper::new(inner, node, source, &settings, stopped);
+        // Nobody may wait for it any more.
+        keeper.run(|what| _ = first.try_send(what)).await;
+    }
+    Ok(())
+}
