@@ -1,10 +1,12 @@
 //! The suite and the model on a real Redis server, and what is this store's own.
 
+mod cluster;
+mod clustered;
 mod server;
 
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestRunner};
 
-use self::server::Server;
+use self::{cluster::Cluster, server::Server};
 use super::*;
 use crate::{
     config::{OnFull, RedisServers},
@@ -33,8 +35,12 @@ const CACHE: MemoryLimits = MemoryLimits {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn settings(server: &Server) -> Settings {
+    on(RedisServers::Single(server.url().parse().expect("a URL")))
+}
+
+fn on(servers: RedisServers) -> Settings {
     Settings {
-        servers: RedisServers::Single(server.url().parse().expect("a URL")),
+        servers,
         timeout: Duration::from_secs(2),
         allow_eviction: false,
     }
@@ -58,28 +64,46 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A store whose clock stands until it is moved, on a server of its own.
+/// A store whose clock stands until it is moved, on servers of its own.
 struct Timed {
     store: RedisStore,
-    server: Server,
+    servers: Arc<Servers>,
+}
+
+enum Servers {
+    One(Server),
+    Three(Cluster),
+}
+
+impl Servers {
+    fn clocks(&self, command: &str, value: &str) {
+        match self {
+            Self::One(server) => _ = server.ask(&[command, "clock:0", value]),
+            Self::Three(cluster) => cluster.clocks(command, value),
+        }
+    }
 }
 
 impl Timed {
     fn new(keys: Option<&SealKeys>) -> Self {
-        let server = Server::start(&[]);
-        server.ask(&["SET", "clock", &START.to_string()]);
+        Self::on(Arc::new(Servers::One(Server::start(&[]))), keys)
+    }
+
+    fn clustered() -> Self {
+        Self::on(Arc::new(Servers::Three(Cluster::start())), None)
+    }
+
+    fn on(servers: Arc<Servers>, keys: Option<&SealKeys>) -> Self {
+        servers.clocks("SET", &START.to_string());
+        let settings = match &*servers {
+            Servers::One(server) => settings(server),
+            Servers::Three(cluster) => on(cluster.servers()),
+        };
         let metrics = Metrics::new(&[]).store("redis");
-        let store = RedisStore::open_with(
-            Scripts::of_test(),
-            &settings(&server),
-            "n",
-            CACHE,
-            keys,
-            metrics,
-        );
+        let store = RedisStore::open_with(Scripts::of_test(), &settings, "n", CACHE, keys, metrics);
         let store = store.expect("it opens");
-        assert!(store.answers());
-        Self { store, server }
+        assert!(store.answers(), "{:?}", store.trouble());
+        Self { store, servers }
     }
 }
 
@@ -119,7 +143,7 @@ impl Subject for Timed {
     }
 
     async fn pass(&self, span: Duration) {
-        self.server.ask(&["INCRBY", "clock", &super::span(span)]);
+        self.servers.clocks("INCRBY", &super::span(span));
     }
 
     async fn sweep(&self) {
@@ -144,6 +168,33 @@ proptest! {
         let seal = if sealed { keys(1) } else { None };
         let timed = Timed::new(seal.as_ref());
         runtime.block_on(model::agree(&timed, Timestamp::from_millis(START), &steps))?;
+    }
+}
+
+mod in_a_cluster {
+    use super::*;
+
+    suite!(Timed::clustered());
+}
+
+#[test]
+fn the_redis_store_does_the_same_in_a_cluster() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    // One cluster for all cases: it takes seconds to form.
+    let servers = Arc::new(Servers::Three(Cluster::start()));
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(16));
+    let ran = runner.run(&model::steps(), |steps| {
+        if let Servers::Three(cluster) = &*servers {
+            cluster.flush();
+        }
+        let timed = Timed::on(Arc::clone(&servers), None);
+        runtime.block_on(model::agree(&timed, Timestamp::from_millis(START), &steps))
+    });
+    if let Err(why) = ran {
+        panic!("{why}\n{runner}");
     }
 }
 

@@ -19,9 +19,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(arguments: &[&str]) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = free.local_addr().expect("an address").port();
-        drop(free);
+        let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
         let arguments: Vec<String> = arguments.iter().map(|&one| one.to_owned()).collect();
         let child = Self::spawn(port, &folder, &arguments);
@@ -53,6 +51,10 @@ impl Server {
             assert!(Instant::now() < end, "redis-server does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    pub(super) const fn port(&self) -> u16 {
+        self.port
     }
 
     pub(super) fn url(&self) -> String {
@@ -103,6 +105,18 @@ impl Server {
         }
         stream.write_all(&command).ok()?;
         answer(&mut BufReader::new(stream))
+    }
+}
+
+/// A port that is free, and is so 10,000 further up too, where nodes of a cluster talk with each other.
+fn free_port() -> u16 {
+    loop {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("an address").port();
+        let bus = port.checked_add(10_000);
+        if bus.is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
+            return port;
+        }
     }
 }
 
