@@ -20,8 +20,8 @@ pub struct Health {
     store: OnceLock<Watch>,
 }
 
-/// Tells whether the store answers.
-struct Watch(Box<dyn Fn() -> bool + Send + Sync>);
+/// Tells what keeps the store from answering; `None`: it answers.
+struct Watch(Box<dyn Fn() -> Option<String> + Send + Sync>);
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,9 +75,15 @@ impl Health {
         }
     }
 
-    /// From now on `answers` tells whether the store does. Only the first one told counts.
-    pub fn watch_store(&self, answers: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.store.set(Watch(Box::new(answers)));
+    /// From now on `trouble` tells what keeps the store from answering; `None`: it answers. Only the first one told counts.
+    pub fn watch_store(&self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        let _ = self.store.set(Watch(Box::new(trouble)));
+    }
+
+    /// What keeps the store from answering; `None`: it answers, or there is nothing to answer.
+    #[must_use]
+    pub fn store_trouble(&self) -> Option<String> {
+        self.store.get().and_then(|Watch(trouble)| trouble())
     }
 
     /// Everything is bound and can serve. Without effect on a process that drains.
@@ -100,7 +106,7 @@ impl Health {
             STARTING => Some(Reason::Starting),
             _ => Some(Reason::Draining),
         };
-        let fails = self.store.get().is_some_and(|Watch(answers)| !answers());
+        let fails = self.store_trouble().is_some();
         let reasons: Vec<Reason> = stage
             .into_iter()
             .chain(fails.then_some(Reason::Store))
@@ -115,14 +121,15 @@ impl Health {
 
 impl Readiness {
     /// `{"status":"not ready","reasons":["draining"],"upstreams":{"billing":{"state":"unreachable","for_s":12,"reason":"connect"}}}`;
-    /// without `reasons` where there are none. How the upstreams look changes nothing about the status.
+    /// without `reasons` where there are none, with `store` where something keeps it from answering. How the upstreams look changes
+    /// nothing about the status.
     #[must_use]
-    pub fn to_json(&self, upstreams: &[(String, UpstreamState)]) -> String {
+    pub fn to_json(&self, upstreams: &[(String, UpstreamState)], store: Option<&str>) -> String {
         let upstreams: serde_json::Map<_, _> = upstreams
             .iter()
             .map(|(name, state)| (name.clone(), upstream_json(*state)))
             .collect();
-        let document = match self {
+        let mut document = match self {
             Self::Ready => serde_json::json!({"status": "ready", "upstreams": upstreams}),
             Self::NotReady(reasons) => {
                 let reasons: Vec<_> = reasons.iter().map(|reason| reason.as_str()).collect();
@@ -131,6 +138,9 @@ impl Readiness {
                 })
             }
         };
+        if let (Some(store), Some(document)) = (store, document.as_object_mut()) {
+            document.insert("store".to_owned(), store.into());
+        }
         document.to_string()
     }
 }
@@ -187,11 +197,15 @@ mod tests {
     fn a_process_is_ready_only_while_its_store_answers() {
         let (health, answers) = (Health::new(), Arc::new(AtomicBool::new(false)));
         let watched = Arc::clone(&answers);
-        health.watch_store(move || watched.load(Ordering::Relaxed));
+        health.watch_store(move || {
+            let down = !watched.load(Ordering::Relaxed);
+            down.then(|| "it is down".to_owned())
+        });
         let both = vec![Reason::Starting, Reason::Store];
         assert_eq!(health.readiness(), Readiness::NotReady(both));
         health.set_ready();
         assert_eq!(health.readiness(), Readiness::NotReady(vec![Reason::Store]));
+        assert_eq!(health.store_trouble().as_deref(), Some("it is down"));
         answers.store(true, Ordering::Relaxed);
         assert_eq!(health.readiness(), Readiness::Ready);
     }
@@ -199,11 +213,19 @@ mod tests {
     #[test]
     fn reasons_are_told() {
         let not_ready = Readiness::NotReady(vec![Reason::Starting, Reason::Draining]);
-        let read: serde_json::Value = serde_json::from_str(&not_ready.to_json(&[])).unwrap();
-        assert_eq!(
-            read,
-            serde_json::json!({"status": "not ready", "reasons": ["starting", "draining"], "upstreams": {}})
-        );
+        for (store, more) in [
+            (None, serde_json::json!({})),
+            (Some("s"), serde_json::json!({"store": "s"})),
+        ] {
+            let read = not_ready.to_json(&[], store);
+            let read: serde_json::Value = serde_json::from_str(&read).unwrap();
+            let mut wanted = serde_json::json!({"status": "not ready", "reasons": ["starting", "draining"], "upstreams": {}});
+            wanted
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            assert_eq!(read, wanted);
+        }
     }
 
     #[test]
@@ -221,7 +243,7 @@ mod tests {
             ("ledger".to_owned(), UpstreamState::Untried),
         ];
         let read: serde_json::Value =
-            serde_json::from_str(&Readiness::Ready.to_json(&upstreams)).unwrap();
+            serde_json::from_str(&Readiness::Ready.to_json(&upstreams, None)).unwrap();
         assert_eq!(
             read,
             serde_json::json!({"status": "ready", "upstreams": {

@@ -302,7 +302,7 @@ async fn answer(
     }
     match endpoint {
         Endpoint::Livez => plain(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
-        Endpoint::Readyz => readiness(&state.health.readiness(), &state.metrics),
+        Endpoint::Readyz => readiness(&state.health, &state.metrics),
         Endpoint::Metrics => metrics(state.metrics.clone()).await,
     }
 }
@@ -410,15 +410,16 @@ fn drained(end: &DrainEnd) -> Answer {
     }
 }
 
-fn readiness(readiness: &Readiness, metrics: &Metrics) -> Answer {
-    let status = match readiness {
-        Readiness::Ready => StatusCode::OK,
-        Readiness::NotReady(_) => StatusCode::SERVICE_UNAVAILABLE,
+fn readiness(health: &Health, metrics: &Metrics) -> Answer {
+    let readiness = health.readiness();
+    let (status, store) = match readiness {
+        Readiness::Ready => (StatusCode::OK, None),
+        Readiness::NotReady(_) => (StatusCode::SERVICE_UNAVAILABLE, health.store_trouble()),
     };
     plain(
         status,
         "application/json",
-        readiness.to_json(&metrics.upstream_states()),
+        readiness.to_json(&metrics.upstream_states(), store.as_deref()),
     )
 }
 

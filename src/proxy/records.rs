@@ -47,10 +47,10 @@ impl Records {
         Arc::clone(&self.store)
     }
 
-    /// Tells whether the store answers, for as long as somebody wants to know.
-    pub fn watch(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+    /// Tells what keeps the store from answering, for as long as somebody wants to know.
+    pub fn watch(&self) -> impl Fn() -> Option<String> + Send + Sync + 'static {
         let store = Arc::clone(&self.store);
-        move || store.answers()
+        move || store.trouble()
     }
 
     pub(super) async fn look(

@@ -246,6 +246,19 @@ impl Stores {
         }
     }
 
+    /// What keeps it from answering, or from answering for every key; `None`: nothing does.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Self::None | Self::Memory(_) => None,
+            Self::Disk(store) => {
+                let down = !store.answers();
+                down.then(|| "the disk does not work, or its files are gone".to_owned())
+            }
+            Self::Redis(store) => store.trouble(),
+        }
+    }
+
     /// What says that it is full.
     #[must_use]
     pub const fn bound(&self) -> Bound {

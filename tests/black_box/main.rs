@@ -29,6 +29,8 @@ mod edges;
 #[cfg(test)]
 mod executions;
 #[cfg(test)]
+mod failovers;
+#[cfg(test)]
 mod fingerprints;
 #[cfg(test)]
 mod forwarding;

@@ -229,8 +229,9 @@ impl Link {
     /// What keeps records from being had, if anything does: in a cluster the nodes that do not answer, and slots that nobody has.
     pub(super) fn trouble(&self) -> Option<String> {
         match &**self.routes.load() {
-            Routes::One(node) => (!node.is_up())
-                .then(|| format!("{} does not answer or is not used", node.address())),
+            Routes::One(node) => {
+                (!node.is_up()).then(|| "Redis does not answer or is not used".to_owned())
+            }
             Routes::Slots(slots) => {
                 let down = slots.nodes.iter().take(slots.map.masters().len());
                 let down: Vec<_> = down.filter(|node| !node.is_up()).collect();

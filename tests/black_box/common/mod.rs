@@ -15,6 +15,7 @@ mod performing;
 mod proxy;
 mod redis;
 mod script;
+mod several;
 pub(crate) mod signer;
 mod upstream;
 mod wire;
@@ -24,6 +25,7 @@ pub(crate) use expect::{executed, marker, problem, replayed, retry_after};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::Redis;
 pub(crate) use script::{Gate, Reply, Step, events, reply};
+pub(crate) use several::{Cluster, Watched};
 pub(crate) use upstream::{Seen, Upstream};
 pub(crate) use wire::{Framing, Head, Trouble, chunk};
 
