@@ -88,6 +88,7 @@ mod trailers;
 #[cfg(test)]
 mod transparency;
 #[cfg(test)]
+mod unprotected;
 mod upgrades;
 #[cfg(test)]
 mod upstream_h2;

@@ -28,10 +28,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[telemetry]\notlp_sample_ratio = 0.5",
             "telemetry.otlp_sample_ratio",
         ),
-        (
-            "[policy]\non_store_failure = \"bypass\"",
-            "policy.on_store_failure",
-        ),
     ] {
         let all = load_with(text, &[]).expect_err(text);
         assert!(all.only_unavailable(), "{all}");
@@ -45,8 +41,7 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
 fn what_asks_for_nothing_is_taken() {
     load(
         "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
-         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\n\
-         on_store_failure = \"reject\"\n",
+         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n",
     );
 }
 

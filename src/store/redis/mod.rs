@@ -3,7 +3,8 @@
 //! - `inner`: what is done with records; `scripts`: the transitions as the server runs them, one script and one round trip each; `kept`: records as hashes.
 //! - `link`: the one connection, its breaker, the estimate of the server's clock; `keeper`: makes and keeps it, on a thread of its own;
 //!   `checks`: what a server must be.
-//! - `changes`: who waits for a record that runs elsewhere. Each settlement is published; polling makes up for what is lost.
+//! - `changes`: who waits for a record that runs elsewhere, and `wait`: what they do. Each settlement is published; polling makes up for
+//!   what is lost.
 //! - the `cache` of the room above: settled records in memory. It is believed for 3 s after the last answer that proves that no purge
 //!   is missing, so that what was purged elsewhere is replayed no longer than that.
 //! - `operator`: lists, look-ups, purges and resolutions.
@@ -22,6 +23,7 @@ mod operator;
 mod scripts;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use std::{
     fmt,
@@ -194,6 +196,10 @@ impl RedisStore {
             UnknownOutcome::Release => String::new(),
             UnknownOutcome::HoldForever | UnknownOutcome::HoldFor(_) => refused(terms.after_expiry),
         };
+        // What is not sent can take no effect, and need not be let go.
+        if !link.is_up() {
+            return Err(StoreError::Unavailable);
+        }
         let unsure = Unsure {
             inner,
             id: *id,
@@ -291,46 +297,6 @@ impl RedisStore {
         }
     }
 
-    /// Waits until the record that runs elsewhere is something else, and says what; `Ok(None)`: there is none any more. Whoever has
-    /// waited never executes by it. `Err(Full)`: so many wait already.
-    ///
-    /// Dropping the future gives the place up.
-    ///
-    /// # Errors
-    /// [`StoreError::Full`]: `max` wait already; a record that cannot be read is waited for.
-    pub async fn wait(
-        &self,
-        id: &RecordId,
-        ask: &Ask<'_>,
-        max: usize,
-    ) -> Result<Option<Found>, StoreError> {
-        let inner = &*self.inner;
-        let waiting = inner.changes.join(*id, max).ok_or(StoreError::Full)?;
-        let mut pause = LEAST_POLL;
-        loop {
-            let mut changed = waiting.subscribe();
-            let looked = {
-                let _reading = waiting.entry.reading.lock().await;
-                match inner.hot(id, ask) {
-                    Some(found) => Ok(Some(found)),
-                    None => inner.look(id, ask).await,
-                }
-            };
-            let left = match looked {
-                Ok(Some(Found::InFlight { left })) => left,
-                Ok(other) => return Ok(other),
-                Err(_) => Duration::MAX,
-            };
-            // Many who wait ask less often, each for all.
-            let crowd = u32::try_from(waiting.waiters()).unwrap_or(u32::MAX);
-            let poll = pause.max(PER_WAITER.saturating_mul(crowd)).min(MOST_POLL);
-            let poll = poll.min(left.saturating_add(AFTER_LEASE));
-            pause = (pause * 2).min(MOST_POLL);
-            // Woken or not, the record is looked at.
-            let _ = tokio::time::timeout(poll, changed.changed()).await;
-        }
-    }
-
     /// Records that the server drops by itself need no sweeping.
     pub const fn sweep(&self) {}
 
@@ -425,10 +391,3 @@ const ROUNDS: usize = 8;
 
 /// What the estimate of the server's clock may be wrong by, beside the way.
 const SLACK: Duration = Duration::from_millis(250);
-
-const LEAST_POLL: Duration = Duration::from_millis(100);
-const MOST_POLL: Duration = Duration::from_secs(2);
-const PER_WAITER: Duration = Duration::from_millis(10);
-
-/// So long after a lease has ended its record is looked at.
-const AFTER_LEASE: Duration = Duration::from_millis(20);

@@ -1,6 +1,7 @@
 //! A Redis server of a test's own.
 
 use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
 };
@@ -14,19 +15,27 @@ pub(crate) struct Redis {
     child: Child,
     port: u16,
     folder: TempDir,
+    arguments: Vec<String>,
 }
 
 impl Redis {
     pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same, told more on its command line.
+    pub(crate) fn with(arguments: &[&str]) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let child = spawn(port, &folder);
+        let arguments: Vec<_> = arguments.iter().map(|&one| one.to_owned()).collect();
+        let child = spawn(port, &folder, &arguments);
         let redis = Self {
             child,
             port,
             folder,
+            arguments,
         };
         redis.wait();
         redis
@@ -48,8 +57,19 @@ impl Redis {
     }
 
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(self.port, &self.folder);
+        self.child = spawn(self.port, &self.folder, &self.arguments);
         self.wait();
+    }
+
+    /// One command; what it answers, a list as lines, an error with its `-`.
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let mut command = format!("*{}\r\n", words.len());
+        for word in words {
+            command += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        (&stream).write_all(command.as_bytes()).expect("it reads");
+        answer(&mut BufReader::new(stream)).expect("it answers")
     }
 
     pub(crate) fn freeze(&self) {
@@ -67,11 +87,42 @@ impl Redis {
     }
 }
 
-fn spawn(port: u16, folder: &TempDir) -> Child {
-    Command::new("redis-server")
+fn answer(from: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut line = String::new();
+    from.read_line(&mut line).ok()?;
+    let (kind, rest) = line.trim_end().split_at_checked(1)?;
+    match kind {
+        "$" => {
+            let Ok(length) = rest.parse::<usize>() else {
+                return Some(String::new());
+            };
+            let mut bytes = vec![0; length + 2];
+            from.read_exact(&mut bytes).ok()?;
+            bytes.truncate(length);
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        "*" => {
+            let items: Option<Vec<_>> = (0..rest.parse().ok()?)
+                .map(|_: usize| answer(from))
+                .collect();
+            Some(items?.join("\n"))
+        }
+        "-" => Some(line.trim_end().to_owned()),
+        _ => Some(rest.to_owned()),
+    }
+}
+
+/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
+fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
+    Command::new(program())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--dir"])
         .arg(folder.path())
+        .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

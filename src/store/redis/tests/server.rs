@@ -36,7 +36,7 @@ impl Server {
     }
 
     fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
-        Command::new("redis-server")
+        Command::new(program())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(folder.path())
@@ -104,6 +104,11 @@ impl Server {
         stream.write_all(&command).ok()?;
         answer(&mut BufReader::new(stream))
     }
+}
+
+/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
 fn answer(from: &mut BufReader<TcpStream>) -> Option<String> {
