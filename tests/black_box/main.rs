@@ -89,6 +89,7 @@ mod trailers;
 mod transparency;
 #[cfg(test)]
 mod unprotected;
+#[cfg(test)]
 mod upgrades;
 #[cfg(test)]
 mod upstream_h2;

@@ -64,10 +64,9 @@ impl Redis {
     /// One command; what it answers, a list as lines, an error with its `-`.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        let mut command = format!("*{}\r\n", words.len());
-        for word in words {
-            command += &format!("${}\r\n{word}\r\n", word.len());
-        }
+        let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        let words: Vec<_> = words.iter().map(word).collect();
+        let command = format!("*{}\r\n{}", words.len(), words.concat());
         (&stream).write_all(command.as_bytes()).expect("it reads");
         answer(&mut BufReader::new(stream)).expect("it answers")
     }
