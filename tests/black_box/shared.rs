@@ -242,3 +242,25 @@ fn the_outcome_of_a_proxy_that_died_is_unknown_on_the_other() {
     problem(&last, "outcome-unknown");
     assert_eq!(upstream.executions(), 1);
 }
+
+#[test]
+fn what_no_replica_has_in_time_is_not_executed() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let replica = redis.replica();
+    let proxy = Proxy::with(
+        &upstream,
+        &settings(&redis, "store.redis.wait_replicas = 1"),
+    );
+    let request = Request::order(&key());
+    let first = executed(proxy.send(&request));
+    let name = redis.ask(&["KEYS", "idem:*"]);
+    assert_eq!(replica.ask(&["EXISTS", &name]), "1");
+    replica.freeze();
+    problem(&proxy.send(&Request::order(&key())), "store-unavailable");
+    replayed(&proxy.send(&request), &first);
+    assert_eq!(upstream.executions(), 1);
+    replica.thaw();
+    eventually("it executes again", || {
+        proxy.send(&Request::order(&key())).status == 201
+    });
+}

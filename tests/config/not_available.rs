@@ -15,10 +15,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
             "[store]\nkind = \"redis\"\n[store.redis]\ntopology = \"sentinel\"",
             "store.redis.topology",
         ),
-        (
-            "[store]\nkind = \"redis\"\n[store.redis]\nwait_replicas = 1",
-            "store.redis.wait_replicas",
-        ),
         ("[store]\nkind = \"postgres\"", "store.kind"),
         (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",

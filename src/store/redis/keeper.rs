@@ -198,6 +198,9 @@ impl Keeper {
         if let Some(unfit) = said.unfit(self.settings.allow_eviction) {
             return Err(unfit.into());
         }
+        if let Some(replicas) = &self.inner.replicas {
+            replicas.told(said.replicas(), &self.inner.server);
+        }
         let link = &self.inner.link;
         link.records.store(records, Relaxed);
         link.bytes.store(said.used_memory(), Relaxed);

@@ -232,6 +232,12 @@ impl Link {
         StoreError::Unavailable
     }
 
+    /// Something is not as it should be.
+    pub(super) fn complains(&self, error: &dyn std::fmt::Display) -> StoreError {
+        self.complain(error);
+        StoreError::Unavailable
+    }
+
     fn complain(&self, error: &dyn std::fmt::Display) {
         if self.may_complain() {
             tracing::warn!(%error, "Redis did not do what it was asked");

@@ -5,6 +5,7 @@
 //!   `checks`: what a server must be.
 //! - `changes`: who waits for a record that runs elsewhere, and `wait`: what they do. Each settlement is published; polling makes up for
 //!   what is lost.
+//! - `replicas`: claims that replicas must have before they count, over connections of their own.
 //! - the `cache` of the room above: settled records in memory. It is believed for 3 s after the last answer that proves that no purge
 //!   is missing, so that what was purged elsewhere is replayed no longer than that.
 //! - `operator`: lists, look-ups, purges and resolutions.
@@ -20,6 +21,7 @@ mod keeper;
 mod kept;
 mod link;
 mod operator;
+mod replicas;
 mod scripts;
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,7 @@ mod wait;
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering::Relaxed, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ::redis::Value;
@@ -41,6 +43,7 @@ use self::{
     keeper::{First, Keeper},
     kept::{Kept, hex, millis},
     link::Link,
+    replicas::Replicas,
     scripts::Scripts,
 };
 use super::{
@@ -65,12 +68,15 @@ pub struct RedisStore {
     timeout: Duration,
     stopped: CancellationToken,
     keeper: Option<JoinThread>,
+    lanes: Option<JoinThread>,
 }
 
 /// What requests and the keeper share.
 struct Inner {
     link: Link,
     changes: Arc<Changes>,
+    /// Those that a claim waits for; mostly none.
+    replicas: Option<Replicas>,
     cache: Cache,
     seal: Seal,
     /// What every key begins with.
@@ -131,7 +137,9 @@ impl RedisStore {
             .map_err(|error| OpenError::System(std::io::Error::other(error)))?;
         let hash = Sha256::digest(namespace.as_bytes());
         let place = format!("idem:{}", hex(hash.first_chunk::<8>().unwrap_or(&[0; 8])));
+        let (replicas, claims) = Replicas::new(settings).unzip();
         let inner = Arc::new(Inner {
+            replicas,
             link: Link::new(scripts, metrics),
             changes: Arc::default(),
             cache: Cache::new(cache.max_bytes, cache.max_records),
@@ -152,11 +160,15 @@ impl RedisStore {
         let (tell, told) = mpsc::sync_channel(1);
         let work = move || runtime.block_on(keeper.run(tell));
         let thread = tasks::thread("redis-store", work).map_err(OpenError::System)?;
+        let lanes = claims
+            .map(|claims| claims.serve(Arc::clone(&inner), settings.clone(), stopped.clone()));
+        let lanes = lanes.transpose().map_err(OpenError::System)?;
         let store = Self {
             inner,
             timeout: settings.timeout,
             stopped,
             keeper: Some(thread),
+            lanes,
         };
         match told.recv() {
             Ok(First::Unfit(why)) => Err(OpenError::Unfit {
@@ -197,7 +209,7 @@ impl RedisStore {
             UnknownOutcome::HoldForever | UnknownOutcome::HoldFor(_) => refused(terms.after_expiry),
         };
         // What is not sent can take no effect, and need not be let go.
-        if !link.is_up() {
+        if !self.answers() {
             return Err(StoreError::Unavailable);
         }
         let unsure = Unsure {
@@ -206,6 +218,7 @@ impl RedisStore {
             token,
             within: self.timeout + SLACK * 2,
         };
+        let asked = Instant::now();
         // Of the record that may be taken over: nothing at first.
         let mut over: [Vec<u8>; 3] = Default::default();
         for _ in 0..ROUNDS {
@@ -231,8 +244,8 @@ impl RedisStore {
             let (code, now) = (told.next(), time(told.next()));
             match code {
                 Some(Value::Int(1)) => {
-                    unsure.settled();
-                    return Ok(Begin::Claimed(Claim { id: *id, token }));
+                    let claim = inner.shared(Claim { id: *id, token }, terms, asked, unsure);
+                    return claim.await.map(Begin::Claimed);
                 }
                 Some(Value::Int(0)) => {}
                 // The server's clock was not known well enough: it is now.
@@ -319,19 +332,23 @@ impl RedisStore {
         }
     }
 
-    /// Whether there is a connection to a server that was found good.
+    /// Whether there is a connection to a server that was found good, and that has the replicas which claims wait for.
     #[must_use]
     pub fn answers(&self) -> bool {
-        self.inner.link.is_up()
+        let replicas = self.inner.replicas.as_ref();
+        self.inner.link.is_up() && replicas.is_none_or(Replicas::enough)
     }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
         self.stopped.cancel();
-        if let Some(keeper) = self.keeper.take() {
-            // A keeper that panicked was reported by the panic hook.
-            let _ = keeper.join();
+        for thread in [self.keeper.take(), self.lanes.take()]
+            .into_iter()
+            .flatten()
+        {
+            // One that panicked was reported by the panic hook.
+            let _ = thread.join();
         }
     }
 }

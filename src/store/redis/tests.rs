@@ -1,5 +1,6 @@
 //! The suite and the model on a real Redis server, and what is this store's own.
 
+mod replicas;
 mod server;
 
 use proptest::prelude::*;
@@ -36,6 +37,7 @@ fn settings(server: &Server) -> Settings {
     Settings {
         url: server.url().parse().expect("a URL"),
         timeout: Duration::from_secs(2),
+        wait_replicas: 0,
         allow_eviction: false,
     }
 }

@@ -71,6 +71,12 @@ impl Redis {
         answer(&mut BufReader::new(stream)).expect("it answers")
     }
 
+    /// A replica of it, told at once of what it writes.
+    pub(crate) fn replica(&self) -> Self {
+        self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        Self::with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
+    }
+
     pub(crate) fn freeze(&self) {
         self.signal("-STOP");
     }

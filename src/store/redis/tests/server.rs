@@ -35,6 +35,13 @@ impl Server {
         server
     }
 
+    /// A replica of it, told at once of what it writes.
+    pub(super) fn replica(&self) -> Self {
+        self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        let port = self.port.to_string();
+        Self::start(&["--replicaof", "127.0.0.1", &port])
+    }
+
     fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
         Command::new(program())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
