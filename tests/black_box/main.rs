@@ -69,6 +69,8 @@ mod records_api;
 #[cfg(test)]
 mod records_command;
 #[cfg(test)]
+mod redis_trouble;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod replays;
