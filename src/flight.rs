@@ -70,6 +70,8 @@ pub enum Landing {
     Failed(Problem),
     /// No execution came of it: whoever joined looks at the record again.
     NotStarted,
+    /// Nor here, for the call runs on another proxy: whoever joined waits for that.
+    Elsewhere,
 }
 
 /// What boarding came to.

@@ -280,6 +280,8 @@ pub struct RedisStore {
     pub servers: RedisServers,
     /// How long one operation may take.
     pub timeout: Duration,
+    /// How many replicas a claim waits for, within `timeout`; 0: it waits for none.
+    pub wait_replicas: u32,
     /// Whether a server is used that may drop records under memory pressure.
     pub allow_eviction: bool,
 }

@@ -18,8 +18,8 @@ use super::{
 use crate::core::policy::{
     AfterExpiry, BodyMode, EmptyKey, ErrorShape, Errors, FingerprintRule, Identity, InFlight,
     JsonPointer, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker, MismatchInFlight,
-    MissingCaller, Policy, QueryMode, ReplayHeaders, RequiredIf, RetentionFrom, Scope, StatusSet,
-    Terms, UnknownOutcome,
+    MissingCaller, OnStoreFailure, Policy, QueryMode, ReplayHeaders, RequiredIf, RetentionFrom,
+    Scope, StatusSet, Terms, UnknownOutcome,
 };
 
 /// A claim shorter than this would lapse in a pause of the scheduler.
@@ -62,8 +62,11 @@ pub(super) fn policy(s: &mut Section<'_>, identity: Option<Identity>) -> Option<
     let max_request_body = s.size("max_request_body", "1MiB");
     let max_response_body = s.size("max_response_body", "1MiB");
     let stream_types = s.list("stream_types", &["text/event-stream"], media_type);
-    let bypass = [("reject", Some(())), ("bypass", None)];
-    let on_store_failure = s.choice("on_store_failure", "reject", &bypass);
+    let failures = [
+        ("reject", Some(OnStoreFailure::Reject)),
+        ("bypass", Some(OnStoreFailure::Bypass)),
+    ];
+    let on_store_failure = s.choice("on_store_failure", "reject", &failures);
     let replay_auth = s.text("replay_auth", "", upstream_path);
     let errors = errors(s);
     let fingerprint = fingerprint(s.child("fingerprint", Show::All));
@@ -78,7 +81,6 @@ pub(super) fn policy(s: &mut Section<'_>, identity: Option<Identity>) -> Option<
     }
     let (keys, flight) = (keys?, flight?);
     let fingerprint = fingerprint.map(|rule| without_carriers(rule, &keys.sources));
-    on_store_failure?;
     Some(Policy {
         key: keys.rule,
         key_sources: keys.sources,
@@ -104,6 +106,7 @@ pub(super) fn policy(s: &mut Section<'_>, identity: Option<Identity>) -> Option<
         max_request_body: max_request_body?,
         max_response_body: max_response_body?,
         stream_types: stream_types?,
+        on_store_failure: on_store_failure?,
         replay_auth: replay_auth?,
         errors: errors?,
     })

@@ -217,15 +217,6 @@ pub(super) fn redis(mut section: Section<'_>, chosen: Chosen) -> Option<RedisSto
     let topology = s.choice("topology", "single", &topologies);
     let timeout = s.duration("timeout", "500ms", MOMENT);
     let replicas = s.count::<u32>("wait_replicas", 0, 0..=1000);
-    if chosen == Chosen::Yes
-        && replicas.is_some_and(|replicas| replicas > 0)
-        && let Some((node, path)) = s.find("wait_replicas")
-    {
-        let refusal = Refusal::unavailable().allowed("0");
-        s.refuse("wait_replicas", &node, &path, refusal);
-        section.finish();
-        return None;
-    }
     let allow_eviction = s.flag("allow_eviction", false);
     let servers = match (file, urls, topology) {
         (Some(Some(urls)), _, Some(topology)) => Some(("url_file", topology.servers(urls))),
@@ -246,6 +237,7 @@ pub(super) fn redis(mut section: Section<'_>, chosen: Chosen) -> Option<RedisSto
     Some(RedisStore {
         servers: servers?,
         timeout: timeout.filter(|timeout| *timeout > Duration::ZERO)?,
+        wait_replicas: replicas?,
         allow_eviction: allow_eviction?,
     })
 }

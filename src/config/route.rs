@@ -14,7 +14,7 @@ use super::{
 };
 use crate::core::{
     path::{Segment, Template},
-    policy::{CallerPart, Identity, KeyRule, Policy, RetentionFrom, RouteName},
+    policy::{CallerPart, Identity, KeyRule, OnStoreFailure, Policy, RetentionFrom, RouteName},
 };
 
 /// What routes are read over.
@@ -199,6 +199,17 @@ pub(super) fn warn(report: &Report, config: &Config) {
             "route {}: key = \"derived\" answers whatever is equal from the first answer until its retention ends, what a \
              caller means to do twice included: give it a short retention",
             route.name.as_str()
+        ));
+    }
+    let unprotected: Vec<&str> = keyed()
+        .filter(|route| route.policy.on_store_failure == OnStoreFailure::Bypass)
+        .map(|route| route.name.as_str())
+        .collect();
+    if !unprotected.is_empty() {
+        report.advise(format!(
+            "on_store_failure of route {}: with \"bypass\" nothing is protected while the store does not answer, or cannot read a \
+             record: every copy and every retry executes, also of what was executed before",
+            unprotected.join(", ")
         ));
     }
     let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {

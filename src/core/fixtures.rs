@@ -11,8 +11,8 @@ use super::{
     policy::{
         AfterExpiry, BodyMode, CallerPart, Carrier, EmptyKey, ErrorShape, Errors, FingerprintRule,
         Identity, InFlight, KeyFormat, KeyPlace, KeyRule, KeySource, KeySyntax, Marker,
-        MismatchInFlight, MissingCaller, Policy, QueryMode, ReplayHeaders, RetentionFrom,
-        RouteName, Scope, StatusSet, Terms, UnknownOutcome,
+        MismatchInFlight, MissingCaller, OnStoreFailure, Policy, QueryMode, ReplayHeaders,
+        RetentionFrom, RouteName, Scope, StatusSet, Terms, UnknownOutcome,
     },
     record::{ClaimToken, RecordId, StoredAnswer},
 };
@@ -116,6 +116,7 @@ pub(crate) fn policy() -> Policy {
         max_request_body: 1 << 20,
         max_response_body: 1 << 20,
         stream_types: vec!["text/event-stream".into()],
+        on_store_failure: OnStoreFailure::Reject,
         replay_auth: None,
         errors: Errors {
             shape: ErrorShape::Problem,

@@ -2,16 +2,15 @@
 //! Where the key stands in the body, the body comes first.
 
 mod elsewhere;
+mod join;
+mod unprotected;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, StatusCode, request::Parts};
 use hyper::body::Incoming;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Place, Refusal, Rest, Worker,
@@ -32,7 +31,7 @@ use crate::{
         time::Timestamp,
         transition::{Ask, Found},
     },
-    flight::{Boarding, Flight, Landing, Seat},
+    flight::{Boarding, Landing, Seat},
     limit::Permit,
     store::{Begin, Bound, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics},
@@ -255,11 +254,19 @@ impl Visit<'_> {
     /// nothing sends everybody back to the record; each round somebody gets an answer, so that the rounds end.
     async fn answer(&self, parts: Parts, buffered: Buffered) -> Answer {
         let proxy = &self.worker.proxy;
+        let mut may_wait = self.policy().in_flight == InFlight::Wait;
         loop {
             match proxy.records.look(&self.id, &self.ask()).await {
-                Err(error) => return self.store_failure(error),
+                Err(error) => return self.failed(error, parts, buffered).await,
                 Ok(Some(Found::InFlight { .. }) | None) => {}
                 Ok(Some(found)) => return self.found(&found, &parts).await,
+            }
+            // Where others here wait for a call elsewhere, the store is not asked for each of them. Once: then it has the word.
+            if may_wait && proxy.records.awaited(&self.id) {
+                may_wait = false;
+                if let Some(answer) = Box::pin(self.join_elsewhere(&parts)).await {
+                    return answer;
+                }
             }
             match proxy.flights.board(self.id, &self.fingerprint) {
                 Boarding::Lead(seat) => match self.lead(seat, &parts).await {
@@ -268,7 +275,12 @@ impl Visit<'_> {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
                     }
                     Led::Answered(answer) => return *answer,
-                    Led::Elsewhere => return Box::pin(self.join_elsewhere(&parts)).await,
+                    Led::Failed(error) => return self.failed(error, parts, buffered).await,
+                    Led::Elsewhere => {
+                        let answer = Box::pin(self.join_elsewhere(&parts)).await;
+                        // It ran when the store was asked: whoever has joined it never executes.
+                        return answer.unwrap_or_else(|| self.in_flight());
+                    }
                 },
                 Boarding::Join(flight) => {
                     if let Some(answer) = Box::pin(self.join(&flight, &parts)).await {
@@ -356,18 +368,19 @@ impl Visit<'_> {
                 }))
             }
             Ok(Begin::Found(found)) => {
-                // Who joined looks too, and waits for itself: with its own patience, and for its own request.
-                seat.land(Landing::NotStarted);
+                // Who joined looks too, or waits for itself: with its own patience, and for its own request.
                 if matches!(found, Found::InFlight { .. })
                     && self.policy().in_flight == InFlight::Wait
                 {
+                    seat.land(Landing::Elsewhere);
                     return Led::Elsewhere;
                 }
+                seat.land(Landing::NotStarted);
                 Led::answered(self.found(&found, parts).await)
             }
             Err(error) => {
                 seat.land(Landing::NotStarted);
-                Led::answered(self.store_failure(error))
+                Led::Failed(error)
             }
         }
     }
@@ -404,69 +417,6 @@ impl Visit<'_> {
         }
     }
 
-    /// Joins a flight; `None`: it came to nothing, and the record is to be looked at again.
-    ///
-    /// Dropping the future gives the place up and changes nothing else.
-    async fn join(&self, flight: &Arc<Flight>, parts: &Parts) -> Option<Answer> {
-        let policy = self.policy();
-        let waiting = timeout(policy.wait_timeout, async {
-            // While the leader asks the store nobody knows whose key it is; that takes no longer than the store does.
-            match flight.executes(&self.fingerprint).await {
-                Some(false) => return Some(self.mismatch(true)),
-                Some(true) if policy.in_flight == InFlight::Conflict => {
-                    return Some(self.in_flight());
-                }
-                Some(true) | None => {}
-            }
-            let Some(waiter) = flight.wait(policy.max_waiters) else {
-                self.worker.proxy.metrics.limit_refused(Limit::MaxWaiters);
-                return Some(self.in_flight());
-            };
-            let _counted = self.metrics().waiter();
-            self.landed(waiter.landing().await, flight, parts)
-        });
-        // A wait that is over is a conflict, never a call of its own.
-        let answer = waiting.await.unwrap_or_else(|_| Some(self.in_flight()))?;
-        // Whatever the upstream said to another request is asked about before this one has it, stored or not.
-        if answer.outcome == Outcome::Joined
-            && let Err(denied) = self.permitted(parts).await
-        {
-            return Some(*denied);
-        }
-        Some(answer)
-    }
-
-    fn landed(&self, landing: Landing, flight: &Flight, parts: &Parts) -> Option<Answer> {
-        if !matches!(landing, Landing::NotStarted) && !flight.is_of(&self.fingerprint) {
-            return None; // it landed before its request could be compared: the record says what is what
-        }
-        let policy = self.policy();
-        match landing {
-            Landing::NotStarted => None,
-            Landing::Complete(record) => {
-                let stored = answer::stored(&record)?;
-                let response = answer::replay(&record, stored, policy, parts.into());
-                Some(Answer::new(response, Outcome::Joined).of(self.record()))
-            }
-            Landing::Shared(stored) => {
-                let mut response = answer::from_stored(&stored, parts.into());
-                answer::mark(response.headers_mut(), policy, None);
-                Some(Answer::new(response, Outcome::Joined).of(self.record()))
-            }
-            Landing::TooLarge => Some(self.in_flight()),
-            Landing::Tombstone { status, expires_at } => {
-                Some(self.not_retained(status, expires_at))
-            }
-            Landing::Failed(problem) => {
-                let outcome = match problem {
-                    Problem::Overloaded => Outcome::Overloaded,
-                    _ => Outcome::UpstreamFailure,
-                };
-                Some(self.problem(&problem, outcome))
-            }
-        }
-    }
-
     fn store_failure(&self, error: StoreError) -> Answer {
         match error {
             StoreError::Full => {
@@ -497,6 +447,8 @@ enum Led {
     Answered(Box<Answer>),
     /// The same request runs on another proxy, and is waited for.
     Elsewhere,
+    /// The store did not say: nothing was claimed.
+    Failed(StoreError),
 }
 
 impl Led {

@@ -1,7 +1,8 @@
 //! The store as the proxy uses it: every operation counted and timed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -10,7 +11,9 @@ use crate::{
         record::RecordId,
         transition::{Ask, Found, Settlement},
     },
-    store::{Begin, Claim, Eviction, Held, Levels, Settled, StoreError, Stores, Unsettled},
+    store::{
+        Awaited, Begin, Claim, Eviction, Held, Levels, Settled, StoreError, Stores, Unsettled,
+    },
     telemetry::metrics::{Metrics, StoreLevels, StoreMetrics, StoreOp, StoreResult},
 };
 
@@ -19,7 +22,19 @@ use crate::{
 pub struct Records {
     store: Arc<Stores>,
     metrics: StoreMetrics,
+    unprotected: Mutex<Unprotected>,
 }
+
+/// Requests that were forwarded without the store's word.
+#[derive(Debug, Default)]
+struct Unprotected {
+    /// When that was last told.
+    at: Option<Instant>,
+    /// How many there were since.
+    requests: u64,
+}
+
+const WARN_EVERY: Duration = Duration::from_secs(1);
 
 impl Records {
     /// Counts what is done with `store`, and lets `metrics` see its levels.
@@ -32,6 +47,7 @@ impl Records {
         Self {
             store,
             metrics: metrics.store(kind),
+            unprotected: Mutex::default(),
         }
     }
 
@@ -75,8 +91,23 @@ impl Records {
         id: &RecordId,
         ask: &Ask<'_>,
         max: usize,
-    ) -> Result<Option<Found>, StoreError> {
+    ) -> Result<Awaited, StoreError> {
         self.store.wait_for_change(id, ask, max).await
+    }
+
+    pub(super) fn awaited(&self, id: &RecordId) -> bool {
+        self.store.awaited(id)
+    }
+
+    /// Counts a request that is forwarded without the store's word; at most once a second, how many there were since it was last told.
+    pub(super) fn unprotected(&self) -> Option<u64> {
+        let mut told = self.unprotected.lock();
+        told.requests += 1;
+        if told.at.is_some_and(|at| at.elapsed() < WARN_EVERY) {
+            return None;
+        }
+        told.at = Some(Instant::now());
+        Some(std::mem::take(&mut told.requests))
     }
 
     pub(super) async fn renew(&self, claim: &Claim, terms: &Terms) -> Result<Held, StoreError> {

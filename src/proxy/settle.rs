@@ -9,10 +9,10 @@ use crate::{
     config::Route,
     core::{
         policy::Terms,
-        record::{RecordId, State},
+        record::{RecordId, ShortId, State},
         transition::Settlement,
     },
-    store::{Claim, Held, Settled, Unsettled},
+    store::{Claim, Settled, Unsettled},
     telemetry::metrics::{RouteMetrics, SettledAs},
 };
 
@@ -40,53 +40,73 @@ impl Settling<'_> {
             .await
         {
             Ok(settled) => {
-                self.count(&settled);
+                count(&settled, self.metrics, self.id.short(), self.late);
                 Some(settled)
             }
             Err(unsettled) => {
                 tracing::warn!(record = %self.id.short(), error = %unsettled, "a record could not be settled; trying again");
-                let again = settle_again(Arc::clone(self.worker), unsettled, terms);
+                let (worker, metrics) = (Arc::clone(self.worker), self.metrics.clone());
+                let again = settle_again(worker, metrics, unsettled, terms, self.late);
                 self.worker.executions.spawn(again);
                 None
             }
         }
     }
-
-    fn count(&self, settled: &Settled) {
-        let settled_as = match settled {
-            Settled::Lost => {
-                self.metrics.claim_lost();
-                tracing::warn!(record = %self.id.short(), "a claim was lost before its call ended; nothing was written");
-                return;
-            }
-            _ if self.late => SettledAs::Late,
-            Settled::Released => SettledAs::Released,
-            Settled::Kept(record) => match record.state {
-                State::Complete(_) => SettledAs::Complete,
-                State::Tombstone { .. } => SettledAs::Tombstone,
-                State::Unknown { .. } | State::InFlight { .. } | State::Expired => {
-                    SettledAs::Unknown
-                }
-            },
-        };
-        self.metrics.settled(settled_as);
-    }
 }
 
-/// Settles a claim that the store would not take at first, for as long as the claim can be renewed.
-async fn settle_again(worker: Arc<Worker>, mut unsettled: Unsettled, terms: Terms) {
+/// Counts what a claim came to, once. `late`: its client was told 504 before.
+fn count(settled: &Settled, metrics: &RouteMetrics, record: ShortId, late: bool) {
+    let settled_as = match settled {
+        Settled::Lost => {
+            metrics.claim_lost();
+            tracing::warn!(%record, "a claim was lost before its call ended; nothing was written");
+            return;
+        }
+        _ if late => SettledAs::Late,
+        Settled::Released => SettledAs::Released,
+        Settled::Kept(record) => match record.state {
+            State::Complete(_) => SettledAs::Complete,
+            State::Tombstone { .. } => SettledAs::Tombstone,
+            State::Unknown { .. } | State::InFlight { .. } | State::Expired => SettledAs::Unknown,
+        },
+    };
+    metrics.settled(settled_as);
+}
+
+/// Settles a claim that the store would not take at first, for as long as the claim can be renewed; counted once, by what came of it.
+async fn settle_again(
+    worker: Arc<Worker>,
+    metrics: RouteMetrics,
+    mut unsettled: Unsettled,
+    terms: Terms,
+    late: bool,
+) {
+    let record = unsettled.claim.id().short();
     loop {
         sleep(RETRY_SETTLE).await;
         let Unsettled {
             claim, settlement, ..
         } = unsettled;
-        if let Ok(Held::Lost) = worker.proxy.records.renew(&claim, &terms).await {
-            return; // somebody else has the key: the lease had run out
+        let releases = matches!(settlement, Settlement::Release);
+        // A settlement that took effect although its answer was lost looks like a lost claim to a renewal, and is known to a repetition.
+        if let Err(why) = worker.proxy.records.renew(&claim, &terms).await {
+            unsettled = Unsettled {
+                claim,
+                settlement,
+                why,
+            };
+            continue;
         }
-        match worker.proxy.records.settle(claim, settlement, &terms).await {
-            Ok(_) => return,
-            Err(again) => unsettled = again,
-        }
+        let settled = match worker.proxy.records.settle(claim, settlement, &terms).await {
+            // Of a release nothing is left to know it by, and nothing to protect.
+            Ok(Settled::Lost) if releases => Settled::Released,
+            Ok(settled) => settled,
+            Err(again) => {
+                unsettled = again;
+                continue;
+            }
+        };
+        return count(&settled, &metrics, record, late);
     }
 }
 

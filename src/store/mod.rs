@@ -14,6 +14,8 @@ pub mod redis;
 pub mod seal;
 #[cfg(test)]
 mod suite;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -78,8 +80,8 @@ impl Stores {
         }
     }
 
-    /// Waits, as one of at most `max`, until a record that runs elsewhere is something else, and says what; `Ok(None)`: there is none any more.
-    /// Nothing is claimed by it. A store that nobody shares has nothing elsewhere: what runs is left running.
+    /// Waits, as one of at most `max`, until a record that runs elsewhere is something else, and says what. Nothing is claimed by it. A
+    /// store that nobody shares has nothing elsewhere: what runs is left running.
     ///
     /// Dropping the future gives the place up.
     ///
@@ -90,11 +92,23 @@ impl Stores {
         id: &RecordId,
         ask: &Ask<'_>,
         max: usize,
-    ) -> Result<Option<Found>, StoreError> {
+    ) -> Result<Awaited, StoreError> {
         match self {
             Self::None => Err(StoreError::None),
-            Self::Memory(_) | Self::Disk(_) => self.look(id, ask).await,
+            Self::Memory(_) | Self::Disk(_) => {
+                let found = self.look(id, ask).await?;
+                Ok(found.map_or(Awaited::Nothing, Awaited::Found))
+            }
             Self::Redis(store) => Box::pin(store.wait(id, ask, max)).await,
+        }
+    }
+
+    /// Whether somebody waits here for this record, because it runs elsewhere.
+    #[must_use]
+    pub fn awaited(&self, id: &RecordId) -> bool {
+        match self {
+            Self::None | Self::Memory(_) | Self::Disk(_) => false,
+            Self::Redis(store) => store.awaited(id),
         }
     }
 
@@ -380,6 +394,17 @@ pub enum Begin {
     Found(Found),
 }
 
+/// What waiting for a record came to.
+#[derive(Debug)]
+pub enum Awaited {
+    /// It is this now.
+    Found(Found),
+    /// It ran, and there is none any more.
+    Gone,
+    /// It did not run when it was first looked at, nor is it anything else.
+    Nothing,
+}
+
 /// Whether the claim was still its holder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -425,82 +450,4 @@ pub enum StoreError {
     /// There is no store.
     #[error("no store is configured")]
     None,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        config::{MemoryLimits, OnFull},
-        core::fixtures::{answer, id, request, route, terms, token},
-    };
-
-    #[tokio::test]
-    async fn without_a_store_nothing_is_claimed_and_a_claim_comes_back() {
-        let (fingerprint, route, terms) = (request("a"), route(), terms());
-        let ask = Ask {
-            fingerprint: &fingerprint,
-            terms: &terms,
-            route: &route,
-        };
-        let store = Stores::None;
-        assert_eq!(store.look(&id(1), &ask).await.err(), Some(StoreError::None));
-        assert_eq!(
-            store.begin(&id(1), &ask).await.err(),
-            Some(StoreError::None)
-        );
-        let claim = Claim {
-            id: id(1),
-            token: token(1),
-        };
-        assert_eq!(
-            store.renew(&claim, &terms).await.err(),
-            Some(StoreError::None)
-        );
-        let unsettled = store
-            .settle(claim, Settlement::Release, &terms)
-            .await
-            .expect_err("no store");
-        assert_eq!(unsettled.claim.id(), &id(1));
-        assert!(matches!(unsettled.settlement, Settlement::Release));
-        assert_eq!(store.levels(), Levels::default());
-    }
-
-    #[tokio::test]
-    async fn every_claim_has_a_token_of_its_own() {
-        let limits = MemoryLimits {
-            max_bytes: 10_000,
-            max_records: None,
-            max_claims: 10,
-            on_full: OnFull::Evict,
-        };
-        let store = Stores::Memory(Box::new(memory::MemoryStore::new(limits)));
-        let (fingerprint, route, terms) = (request("a"), route(), terms());
-        let ask = Ask {
-            fingerprint: &fingerprint,
-            terms: &terms,
-            route: &route,
-        };
-        let mut tokens = Vec::new();
-        for n in 0..10 {
-            let begun = store.begin(&id(n), &ask).await;
-            let Ok(Begin::Claimed(claim)) = begun else {
-                panic!("{begun:?}")
-            };
-            assert!(!tokens.contains(&claim.token));
-            tokens.push(claim.token);
-            if n == 0 {
-                let settled = store
-                    .settle(claim, Settlement::Complete(answer(b"x")), &terms)
-                    .await;
-                assert!(matches!(settled, Ok(Settled::Kept(_))), "{settled:?}");
-            }
-        }
-        assert_eq!(store.levels().records, 10);
-        assert_eq!(store.levels().claims, 9);
-        store.sweep().await;
-        for cause in Eviction::ALL {
-            assert_eq!(store.evictions(cause), 0, "{}", cause.as_str());
-        }
-    }
 }

@@ -210,7 +210,7 @@ fn a_shard_that_dies_is_named_and_its_replica_takes_over() {
     let (upstream, mut cluster) = (Upstream::start(), Cluster::start());
     let proxies = pair(&upstream, &cluster.settings());
     let dead = cluster.masters()[0];
-    let port = cluster.nodes[dead].port();
+    let port = cluster.nodes[dead].port().to_string();
     let before: Vec<_> = (0..30)
         .map(|_| {
             let request = Request::order(&key());

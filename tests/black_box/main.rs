@@ -71,6 +71,8 @@ mod records_api;
 #[cfg(test)]
 mod records_command;
 #[cfg(test)]
+mod redis_trouble;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod replays;
@@ -89,6 +91,8 @@ mod traces;
 mod trailers;
 #[cfg(test)]
 mod transparency;
+#[cfg(test)]
+mod unprotected;
 #[cfg(test)]
 mod upgrades;
 #[cfg(test)]

@@ -136,7 +136,69 @@ fn a_call_outlives_a_redis_that_does_not_answer_and_its_answer_is_stored_later()
     eventually("the answer is stored", || {
         marker(&other.send(&request)) == Some("hit")
     });
+    one.await_metric(
+        "idem_proxy_records_settled_total",
+        &[("as", "complete")],
+        1.0,
+    );
     assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
+fn a_claim_that_is_found_lost_when_its_answer_is_saved_again_is_counted_once() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    let (request, gate) = (Request::order(&key()), Gate::new());
+    upstream.then(Step::from(reply(201)).behind(&gate));
+    let mut running = proxy.begin(&request);
+    gate.arrived();
+    let name = redis.ask(&["KEYS", "idem:*"]);
+    assert_eq!(redis.ask(&["DEL", &name]), "1");
+    redis.freeze();
+    gate.open();
+    assert_eq!(running.answer().status, 201);
+    redis.thaw();
+    let lost = "idem_proxy_claims_lost_total";
+    proxy.await_metric(lost, &[], 1.0);
+    // The key is free; the next request is another claim, and its end no other loss.
+    executed(proxy.send(&request));
+    assert!((proxy.metrics().sum(lost, &[]) - 1.0).abs() < 0.5);
+    assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
+fn many_copies_of_a_call_elsewhere_ask_redis_for_all_and_not_each() {
+    const COPIES: usize = 100;
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let [one, other] = pair(&upstream, &redis, "");
+    let (request, gate) = (Request::order(&key()), Gate::new());
+    upstream.then(Step::from(reply(201)).behind(&gate));
+    let mut leader = one.begin(&request);
+    gate.arrived();
+    let trips = || {
+        other
+            .metrics()
+            .sum("idem_proxy_store_round_trips_total", &[])
+    };
+    let before = trips();
+    let mut copies: Vec<_> = (0..COPIES).map(|_| other.begin(&request)).collect();
+    other.await_metric("idem_proxy_waiters", &[], 100.0);
+    let elsewhere = other.send(&request.clone().body("{\"other\":1}"));
+    problem(&elsewhere, "key-reused");
+    gate.open();
+    let first = leader.answer();
+    for copy in &mut copies {
+        replayed(&copy.answer(), &first);
+    }
+    // Each for itself they would ask three times: to claim, to look, and when they are woken. The connection's own beat is one a second.
+    let asked = trips() - before;
+    assert!(asked < 150.0, "{asked} round trips");
+    let begins = other.metrics().sum(
+        "idem_proxy_store_operations_total",
+        &[("operation", "begin")],
+    );
+    assert!(begins < 20.0, "{begins} claims were asked for");
+    assert_eq!(upstream.executions(), 1);
 }
 
 #[test]
@@ -179,4 +241,26 @@ fn the_outcome_of_a_proxy_that_died_is_unknown_on_the_other() {
     }
     problem(&last, "outcome-unknown");
     assert_eq!(upstream.executions(), 1);
+}
+
+#[test]
+fn what_no_replica_has_in_time_is_not_executed() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let replica = redis.replica();
+    let proxy = Proxy::with(
+        &upstream,
+        &settings(&redis, "store.redis.wait_replicas = 1"),
+    );
+    let request = Request::order(&key());
+    let first = executed(proxy.send(&request));
+    let name = redis.ask(&["KEYS", "idem:*"]);
+    assert_eq!(replica.ask(&["EXISTS", &name]), "1");
+    replica.freeze();
+    problem(&proxy.send(&Request::order(&key())), "store-unavailable");
+    replayed(&proxy.send(&request), &first);
+    assert_eq!(upstream.executions(), 1);
+    replica.thaw();
+    eventually("it executes again", || {
+        proxy.send(&Request::order(&key())).status == 201
+    });
 }

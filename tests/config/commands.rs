@@ -55,13 +55,10 @@ fn check_says_valid_or_every_problem() {
 
 #[test]
 fn check_refuses_what_this_version_lacks() {
-    let text = STRIPE.replacen("dialect", "on_store_failure = \"bypass\"\ndialect", 1);
+    let text = STRIPE.replacen("kind = \"redis\"", "kind = \"postgres\"", 1);
     let said = run(&text, &[], Asked::Check);
     assert_eq!(said.exit, Exit::Refused);
-    assert_says(
-        &said.err,
-        &["policy.on_store_failure", "not available in this version"],
-    );
+    assert_says(&said.err, &["store.kind", "not available in this version"]);
     assert!(!said.err.contains("hunter2"), "{}", said.err);
 }
 

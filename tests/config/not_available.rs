@@ -7,10 +7,6 @@ use crate::common::{assert_says, load, load_with, problems};
 #[test]
 fn what_this_version_lacks_is_refused_and_never_ignored() {
     for (text, path) in [
-        (
-            "[store]\nkind = \"redis\"\n[store.redis]\nwait_replicas = 1",
-            "store.redis.wait_replicas",
-        ),
         ("[store]\nkind = \"postgres\"", "store.kind"),
         (
             "[telemetry]\notlp_endpoint = \"http://c:4317\"",
@@ -19,10 +15,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
         (
             "[telemetry]\notlp_sample_ratio = 0.5",
             "telemetry.otlp_sample_ratio",
-        ),
-        (
-            "[policy]\non_store_failure = \"bypass\"",
-            "policy.on_store_failure",
         ),
     ] {
         let all = load_with(text, &[]).expect_err(text);
@@ -37,8 +29,7 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
 fn what_asks_for_nothing_is_taken() {
     load(
         "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
-         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\n\
-         on_store_failure = \"reject\"\n",
+         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n",
     );
 }
 

@@ -54,3 +54,14 @@ fn a_derived_key_is_advised_to_be_forgotten_soon() {
         &["route orders", "short retention"],
     );
 }
+
+#[test]
+fn what_is_not_protected_while_the_store_is_gone_is_advice() {
+    let text = format!("{ROUTE}on_store_failure = \"bypass\"\n");
+    assert_says(
+        &loaded(&text).advice.join("\n"),
+        &["on_store_failure", "route orders", "every retry executes"],
+    );
+    let text = format!("{ROUTE}on_store_failure = \"bypass\"\nkey = \"off\"\n");
+    assert_eq!(loaded(&text).advice, [""; 0]);
+}

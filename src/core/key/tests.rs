@@ -57,6 +57,7 @@ fn policy() -> Policy {
         max_request_body: 1 << 20,
         max_response_body: 1 << 20,
         stream_types: vec![],
+        on_store_failure: p::OnStoreFailure::Reject,
         replay_auth: None,
         errors: p::Errors {
             shape: p::ErrorShape::Problem,

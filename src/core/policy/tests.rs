@@ -1,3 +1,5 @@
+use http::StatusCode;
+
 use super::*;
 
 fn set(entries: &[&str]) -> StatusSet {

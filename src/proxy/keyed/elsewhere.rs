@@ -7,36 +7,39 @@ use super::Visit;
 use crate::{
     core::transition::Found,
     proxy::answer::Answer,
-    store::StoreError,
+    store::{Awaited, StoreError},
     telemetry::metrics::{Limit, Outcome},
 };
 
 impl Visit<'_> {
-    /// Joins a call that runs on another proxy: waits for what it is settled as, and never executes.
+    /// Joins a call that runs on another proxy: waits for what it is settled as, and never executes. `None`: there was no such call to
+    /// begin with.
     ///
     /// Dropping the future gives the place up and changes nothing else.
-    pub(super) async fn join_elsewhere(&self, parts: &Parts) -> Answer {
+    pub(super) async fn join_elsewhere(&self, parts: &Parts) -> Option<Answer> {
         let (proxy, policy, ask) = (&self.worker.proxy, self.policy(), self.ask());
         let _counted = self.metrics().waiter();
         let wait = proxy
             .records
             .wait_for_change(&self.id, &ask, policy.max_waiters);
-        match timeout(policy.wait_timeout, wait).await {
-            Ok(Ok(Some(found @ Found::Complete(_)))) => {
+        let answer = match timeout(policy.wait_timeout, wait).await {
+            Ok(Ok(Awaited::Found(found @ Found::Complete(_)))) => {
                 let mut answer = self.found(&found, parts).await;
                 if answer.outcome == Outcome::Hit {
                     answer.outcome = Outcome::Joined;
                 }
                 answer
             }
-            Ok(Ok(Some(found))) => self.found(&found, parts).await,
+            Ok(Ok(Awaited::Found(found))) => self.found(&found, parts).await,
+            Ok(Ok(Awaited::Nothing)) => return None,
             Ok(Err(StoreError::Full)) => {
                 proxy.metrics.limit_refused(Limit::MaxWaiters);
                 self.in_flight()
             }
             Ok(Err(error)) => self.store_failure(error),
             // Its answer was not stored, or the wait is over.
-            Ok(Ok(None)) | Err(_) => self.in_flight(),
-        }
+            Ok(Ok(Awaited::Gone)) | Err(_) => self.in_flight(),
+        };
+        Some(answer)
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::core::record::RecordId;
+use crate::core::record::{Record, RecordId};
 
 /// Every record that somebody waits for.
 #[derive(Debug, Default)]
@@ -22,10 +22,22 @@ pub(super) struct Changes(Mutex<HashMap<RecordId, Arc<Entry>>>);
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    changed: watch::Sender<()>,
+    /// How many changes were told so far.
+    changed: watch::Sender<u64>,
     waiters: AtomicUsize,
-    /// Held by who reads the store.
-    pub(super) reading: tokio::sync::Mutex<()>,
+    /// What was read last. Held by who reads the store.
+    pub(super) look: tokio::sync::Mutex<Option<Look>>,
+}
+
+/// What one of those who wait has read for all.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// How many changes had been told before it was read.
+    pub(super) changes: u64,
+    /// Which look it was; the first is 1.
+    pub(super) number: u64,
+    /// What was there.
+    pub(super) record: Option<Arc<Record>>,
 }
 
 /// A place among those who wait; given up on drop.
@@ -42,9 +54,9 @@ impl Changes {
         let mut entries = self.0.lock();
         let entry = entries.entry(id).or_insert_with(|| {
             Arc::new(Entry {
-                changed: watch::Sender::new(()),
+                changed: watch::Sender::new(0),
                 waiters: AtomicUsize::new(0),
-                reading: tokio::sync::Mutex::default(),
+                look: tokio::sync::Mutex::default(),
             })
         });
         if entry.waiters.load(Relaxed) >= max.max(1) {
@@ -58,30 +70,41 @@ impl Changes {
         })
     }
 
+    /// Whether somebody waits for this record.
+    pub(super) fn awaits(&self, id: &RecordId) -> bool {
+        self.0.lock().contains_key(id)
+    }
+
     /// Wakes who waits for this record.
     pub(super) fn wake(&self, id: &RecordId) {
         if let Some(entry) = self.0.lock().get(id) {
-            entry.changed.send_replace(());
+            entry.tell();
         }
     }
 
     /// Wakes everybody: nobody knows what was missed.
     pub(super) fn wake_all(&self) {
         for entry in self.0.lock().values() {
-            entry.changed.send_replace(());
+            entry.tell();
         }
+    }
+}
+
+impl Entry {
+    /// How many changes were told so far.
+    pub(super) fn changes(&self) -> u64 {
+        *self.changed.borrow()
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|changes| *changes += 1);
     }
 }
 
 impl Waiting {
     /// Tells of every change from now on.
-    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.entry.changed.subscribe()
-    }
-
-    /// How many wait.
-    pub(super) fn waiters(&self) -> usize {
-        self.entry.waiters.load(Relaxed)
     }
 }
 
@@ -110,7 +133,7 @@ mod tests {
         let second = changes.join(id(1), 2).expect("room");
         assert!(changes.join(id(1), 2).is_none());
         assert!(changes.join(id(2), 2).is_some());
-        assert_eq!(first.waiters(), 2);
+        assert!(changes.awaits(&id(1)));
         let mut woken = second.subscribe();
         changes.wake(&id(2));
         assert!(!woken.has_changed().expect("it lives"));
@@ -119,6 +142,7 @@ mod tests {
         changes.wake_all();
         woken.changed().await.expect("it lives");
         drop((first, second));
+        assert!(!changes.awaits(&id(1)));
         assert!(changes.0.lock().is_empty());
     }
 }

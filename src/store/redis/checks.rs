@@ -50,6 +50,20 @@ impl Said {
         self.info("used_memory").parse().unwrap_or(0)
     }
 
+    /// How many replicas are connected and follow.
+    pub(super) fn replicas(&self) -> u32 {
+        let number = |name: &String| {
+            let digits = name.strip_prefix("slave");
+            digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
+        };
+        let online = |said: &str| said.split(',').any(|part| part == "state=online");
+        let replicas = self
+            .info
+            .iter()
+            .filter(|(name, said)| number(name) && online(said));
+        u32::try_from(replicas.count()).unwrap_or(u32::MAX)
+    }
+
     pub(super) fn unfit(&self, allow_eviction: bool) -> Option<Unfit> {
         let mut parts = self.version().split('.').map(str::parse::<u32>);
         let (major, minor) = (parts.next(), parts.next());
@@ -119,6 +133,12 @@ mod tests {
         let evicts = Some(Unfit::Evicts("allkeys-lru".into()));
         assert_eq!(said(&lru, &[]).unfit(false), evicts);
         assert_eq!(said(&lru, &[]).unfit(true), None);
+        let followed = format!(
+            "{GOOD}connected_slaves:3\r\nslave0:ip=h,port=1,state=online,offset=1,lag=0\r\n\
+             slave1:ip=h,port=2,state=wait_bgsave,offset=0,lag=0\r\nslave2:ip=h,port=3,state=online,offset=1,lag=1\r\n"
+        );
+        assert_eq!(said(&followed, &[]).replicas(), 2);
+        assert_eq!(said(GOOD, &[]).replicas(), 0);
         let silent = said("redis_version:7.0.0\nrole:master", &[]);
         assert_eq!(silent.unfit(false), Some(Unfit::Evicts("unknown".into())));
         let replica = GOOD.replace("role:master", "role:slave");

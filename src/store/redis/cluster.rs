@@ -278,6 +278,7 @@ impl Cluster {
             Arc::clone(&node),
             Source::Member(place.clone()),
             &self.settings,
+            self.tasks.clone(),
             ends.clone(),
         );
         self.tasks.detach(keeper.run(move |first| {

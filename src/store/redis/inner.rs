@@ -36,21 +36,6 @@ impl Inner {
         transition::look(Some(&record), ask, now)
     }
 
-    /// What the server says.
-    pub(super) async fn look(
-        &self,
-        id: &RecordId,
-        ask: &Ask<'_>,
-    ) -> Result<Option<Found>, StoreError> {
-        let (kept, now, seen) = self.read(id).await?;
-        let Some(kept) = kept else {
-            return Ok(None);
-        };
-        let record = self.record(id, kept, now)?;
-        self.cache.fill(*id, &record, seen);
-        Ok(transition::look(Some(&record), ask, now))
-    }
-
     pub(super) async fn read(
         &self,
         id: &RecordId,

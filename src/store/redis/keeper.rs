@@ -15,21 +15,25 @@ use super::{
     cluster::View,
     node::{Live, Node},
     place::Place,
+    replicas::Lanes,
     sentinel::{Sentinels, Told},
 };
-use crate::{config::RedisStore as Settings, core::record::RecordId};
+use crate::{config::RedisStore as Settings, core::record::RecordId, tasks::Tasks};
 
 /// One of it a node.
 pub(super) struct Keeper {
     inner: Arc<Inner>,
     node: Arc<Node>,
     source: Source,
+    tasks: Tasks,
     timeout: Duration,
     allow_eviction: bool,
     stopped: CancellationToken,
     /// What was last said of the server, so that it is said once.
     said: Option<String>,
     warned: Vec<String>,
+    /// Whether it was found to have as many replicas as claims wait for.
+    followed: Option<bool>,
 }
 
 /// Where the node is.
@@ -83,17 +87,20 @@ impl Keeper {
         node: Arc<Node>,
         source: Source,
         settings: &Settings,
+        tasks: Tasks,
         stopped: CancellationToken,
     ) -> Self {
         Self {
             inner,
             node,
             source,
+            tasks,
             timeout: settings.timeout,
             allow_eviction: settings.allow_eviction,
             stopped,
             said: None,
             warned: Vec::new(),
+            followed: None,
         }
     }
 
@@ -224,7 +231,12 @@ impl Keeper {
         connection.subscribe(&self.inner.channel).await?;
         // What was published while nobody listened is not known.
         self.inner.cache.clear();
-        let live = Live::new(connection, place);
+        let mut live = Live::new(connection, place);
+        if self.inner.link.wait_replicas > 0 {
+            let (inner, node) = (&self.inner, &self.node);
+            let lanes = Lanes::open(inner, node, &live.place, self.timeout, &self.tasks);
+            live.lanes = Some(lanes);
+        }
         self.look_at_clock(&live).await?;
         self.inner.changes.wake_all();
         let server = self.server(Some(&live.place));
@@ -279,6 +291,7 @@ impl Keeper {
         let node = &self.node;
         node.records.store(records, Relaxed);
         node.bytes.store(said.used_memory(), Relaxed);
+        self.count_replicas(said.replicas(), place);
         let warnings = said.warnings();
         if warnings != self.warned {
             for warning in &warnings {
@@ -288,6 +301,22 @@ impl Keeper {
             self.warned = warnings;
         }
         Ok(())
+    }
+
+    /// Where its replicas are too few now, or enough again, that is logged.
+    fn count_replicas(&mut self, connected: u32, place: &Place) {
+        let wanted = self.inner.link.wait_replicas;
+        let (before, enough) = (self.node.has_replicas(connected), connected >= wanted);
+        if wanted == 0 || self.followed == Some(enough) && before == connected {
+            return;
+        }
+        let server = self.server(Some(place));
+        if !enough {
+            tracing::error!(%server, connected, wanted, "Redis has fewer replicas than wait_replicas; new keys are refused until it has enough");
+        } else if self.followed != Some(true) {
+            tracing::info!(%server, connected, wanted, "Redis has as many replicas as wait_replicas");
+        }
+        self.followed = Some(enough);
     }
 
     /// Asks the server every second whether it is there, every few seconds what it is, and lets go what was abandoned; until it breaks.

@@ -39,6 +39,8 @@ use crate::{
 pub(super) struct Link {
     pub(super) scripts: &'static Scripts,
     pub(super) metrics: StoreMetrics,
+    /// How many replicas a claim waits for; mostly none.
+    pub(super) wait_replicas: u32,
     routes: ArcSwap<Routes>,
     /// Somebody found that the slots are not where they were thought to be.
     pub(super) astray: Notify,
@@ -105,10 +107,16 @@ enum Failed {
 }
 
 impl Link {
-    pub(super) fn new(scripts: &'static Scripts, metrics: StoreMetrics, routes: Routes) -> Self {
+    pub(super) fn new(
+        scripts: &'static Scripts,
+        metrics: StoreMetrics,
+        routes: Routes,
+        wait_replicas: u32,
+    ) -> Self {
         Self {
             scripts,
             metrics,
+            wait_replicas,
             routes: ArcSwap::from_pointee(routes),
             astray: Notify::new(),
             wanted: Mutex::default(),
@@ -134,6 +142,19 @@ impl Link {
                 let node = slots.owner(slots::slot(key.as_bytes()));
                 node.cloned().ok_or(StoreError::Unavailable)
             }
+        }
+    }
+
+    /// Whether a claim can be made under this key, as far as is known.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: nobody has its slot; its node has no connection, or fewer replicas than claims wait for.
+    pub(super) fn ready(&self, key: &str) -> Result<(), StoreError> {
+        let node = self.node(key)?;
+        node.live().inspect_err(|_| self.astray.notify_one())?;
+        match node.lacks(self.wait_replicas) {
+            None => Ok(()),
+            Some(_) => Err(StoreError::Unavailable),
         }
     }
 
@@ -229,23 +250,27 @@ impl Link {
     /// What keeps records from being had, if anything does: in a cluster the nodes that do not answer, and slots that nobody has.
     pub(super) fn trouble(&self) -> Option<String> {
         match &**self.routes.load() {
-            Routes::One(node) => {
-                (!node.is_up()).then(|| "Redis does not answer or is not used".to_owned())
-            }
+            Routes::One(node) if node.is_up() => node
+                .lacks(self.wait_replicas)
+                .map(|lacks| format!("Redis {lacks}")),
+            Routes::One(_) => Some("Redis does not answer or is not used".to_owned()),
             Routes::Slots(slots) => {
-                let down = slots.nodes.iter().take(slots.map.masters().len());
-                let down: Vec<_> = down.filter(|node| !node.is_up()).collect();
-                let mut told: Vec<String> = down
-                    .iter()
-                    .take(MAX_TOLD)
-                    .map(|node| {
-                        let address = node.address();
-                        let slots = slots.map.slots_of(address);
-                        format!("shard {address} (slots {slots}) does not answer or is not used")
-                    })
-                    .collect();
-                if down.len() > MAX_TOLD {
-                    told.push(format!("and {} more", down.len() - MAX_TOLD));
+                let masters = slots.nodes.iter().take(slots.map.masters().len());
+                let troubled = masters.filter_map(|node| {
+                    let what = if node.is_up() {
+                        node.lacks(self.wait_replicas)?
+                    } else {
+                        "does not answer or is not used".to_owned()
+                    };
+                    let address = node.address();
+                    let slots = slots.map.slots_of(address);
+                    Some(format!("shard {address} (slots {slots}) {what}"))
+                });
+                let mut told: Vec<String> = troubled.collect();
+                if told.len() > MAX_TOLD {
+                    let more = told.len() - MAX_TOLD;
+                    told.truncate(MAX_TOLD);
+                    told.push(format!("and {more} more"));
                 }
                 if slots.nodes.is_empty() {
                     told.push("no node tells which slots the cluster has".to_owned());
@@ -268,13 +293,25 @@ impl Link {
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
+        let ran = self.run_there(script, key, arguments, at);
+        ran.await.map(|(told, _)| told)
+    }
+
+    /// The same, and the connection on which it ran.
+    pub(super) async fn run_there(
+        &self,
+        script: &Script,
+        key: &str,
+        arguments: &[&[u8]],
+        at: usize,
+    ) -> Result<(Vec<Value>, Arc<Live>), StoreError> {
         let mut node = self.node(key)?;
         let (mut asking, began) = (Asking::No, Instant::now());
         for _ in 0..REDIRECTIONS {
             let live = node.live().inspect_err(|_| self.astray.notify_one())?;
             let tried = self.try_on(&node, &live, asking, script, key, arguments, at);
             let error = match tried.await {
-                Ok(told) => return Ok(told),
+                Ok(told) => return Ok((told, live)),
                 Err(Failed::Other(error)) => return Err(error),
                 Err(Failed::Elsewhere(how, error)) => {
                     asking = how;
@@ -437,6 +474,12 @@ impl Link {
                 "Redis did not do what it was asked"
             );
         }
+        StoreError::Unavailable
+    }
+
+    /// Something is not as it should be.
+    pub(super) fn complains(&self, node: &Node, error: &dyn std::fmt::Display) -> StoreError {
+        self.complain(node, error);
         StoreError::Unavailable
     }
 

@@ -5,7 +5,9 @@
 //!   where it is; `keeper`: makes and keeps the connection; `checks`: what a server must be.
 //! - `topology`: which servers there are: one; the one that `sentinel`s name; or a `cluster`'s, by `slots`. Its work is done on a
 //!   thread of its own.
-//! - `changes`: who waits for a record that runs elsewhere. Each settlement is published; polling makes up for what is lost.
+//! - `changes`: who waits for a record that runs elsewhere, and `wait`: what they do. Each settlement is published; polling makes up for
+//!   what is lost.
+//! - `replicas`: claims that replicas must have before they count, over connections of their own.
 //! - the `cache` of the room above: settled records in memory. It is believed for 3 s after the last answer that proves that no purge
 //!   is missing, so that what was purged elsewhere is replayed no longer than that.
 //! - `operator`: lists, look-ups, purges and resolutions.
@@ -24,17 +26,19 @@ mod link;
 mod node;
 mod operator;
 mod place;
+mod replicas;
 mod scripts;
 mod sentinel;
 mod slots;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod wait;
 
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering::Relaxed, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ::redis::Value;
@@ -138,7 +142,12 @@ impl RedisStore {
         let hash = Sha256::digest(namespace.as_bytes());
         let place = format!("idem:{}", hex(hash.first_chunk::<8>().unwrap_or(&[0; 8])));
         let inner = Arc::new(Inner {
-            link: Link::new(scripts, metrics, topology::routes(&settings.servers)),
+            link: Link::new(
+                scripts,
+                metrics,
+                topology::routes(&settings.servers),
+                settings.wait_replicas,
+            ),
             changes: Arc::default(),
             cache: Cache::new(cache.max_bytes, cache.max_records),
             seal: Seal::new(keys),
@@ -199,12 +208,15 @@ impl RedisStore {
             UnknownOutcome::Release => String::new(),
             UnknownOutcome::HoldForever | UnknownOutcome::HoldFor(_) => refused(terms.after_expiry),
         };
+        // What is not sent can take no effect, and need not be let go.
+        link.ready(&key)?;
         let unsure = Unsure {
             inner,
             id: *id,
             token,
             within: self.timeout + SLACK * 2,
         };
+        let asked = Instant::now();
         // Of the record that may be taken over: nothing at first.
         let mut over: [Vec<u8>; 3] = Default::default();
         for _ in 0..ROUNDS {
@@ -223,15 +235,15 @@ impl RedisStore {
                 over_state,
                 over_since,
             ];
-            let mut told = link
-                .run(&link.scripts.begin, &key, &arguments, 1)
-                .await?
-                .into_iter();
+            let ran = link.run_there(&link.scripts.begin, &key, &arguments, 1);
+            let (told, there) = ran.await?;
+            let mut told = told.into_iter();
             let (code, now) = (told.next(), time(told.next()));
             match code {
                 Some(Value::Int(1)) => {
-                    unsure.settled();
-                    return Ok(Begin::Claimed(Claim { id: *id, token }));
+                    let claim = Claim { id: *id, token };
+                    let claim = inner.shared(claim, &there, terms, asked, unsure);
+                    return claim.await.map(Begin::Claimed);
                 }
                 Some(Value::Int(0)) => {}
                 // The server's clock was not known well enough: it is now.
@@ -293,46 +305,6 @@ impl RedisStore {
                 settlement,
                 why,
             }),
-        }
-    }
-
-    /// Waits until the record that runs elsewhere is something else, and says what; `Ok(None)`: there is none any more. Whoever has
-    /// waited never executes by it. `Err(Full)`: so many wait already.
-    ///
-    /// Dropping the future gives the place up.
-    ///
-    /// # Errors
-    /// [`StoreError::Full`]: `max` wait already; a record that cannot be read is waited for.
-    pub async fn wait(
-        &self,
-        id: &RecordId,
-        ask: &Ask<'_>,
-        max: usize,
-    ) -> Result<Option<Found>, StoreError> {
-        let inner = &*self.inner;
-        let waiting = inner.changes.join(*id, max).ok_or(StoreError::Full)?;
-        let mut pause = LEAST_POLL;
-        loop {
-            let mut changed = waiting.subscribe();
-            let looked = {
-                let _reading = waiting.entry.reading.lock().await;
-                match inner.hot(id, ask) {
-                    Some(found) => Ok(Some(found)),
-                    None => inner.look(id, ask).await,
-                }
-            };
-            let left = match looked {
-                Ok(Some(Found::InFlight { left })) => left,
-                Ok(other) => return Ok(other),
-                Err(_) => Duration::MAX,
-            };
-            // Many who wait ask less often, each for all.
-            let crowd = u32::try_from(waiting.waiters()).unwrap_or(u32::MAX);
-            let poll = pause.max(PER_WAITER.saturating_mul(crowd)).min(MOST_POLL);
-            let poll = poll.min(left.saturating_add(AFTER_LEASE));
-            pause = (pause * 2).min(MOST_POLL);
-            // Woken or not, the record is looked at.
-            let _ = tokio::time::timeout(poll, changed.changed()).await;
         }
     }
 
@@ -437,10 +409,3 @@ const ROUNDS: usize = 8;
 
 /// What the estimate of the server's clock may be wrong by, beside the way.
 const SLACK: Duration = Duration::from_millis(250);
-
-const LEAST_POLL: Duration = Duration::from_millis(100);
-const MOST_POLL: Duration = Duration::from_secs(2);
-const PER_WAITER: Duration = Duration::from_millis(10);
-
-/// So long after a lease has ended its record is looked at.
-const AFTER_LEASE: Duration = Duration::from_millis(20);

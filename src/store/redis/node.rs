@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -13,7 +13,7 @@ use ::redis::aio::MultiplexedConnection;
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 
-use super::place::Place;
+use super::{place::Place, replicas::Lanes};
 use crate::{core::time::Timestamp, store::StoreError};
 
 /// One of it a server; behind Sentinel one for whichever is the master.
@@ -31,17 +31,25 @@ pub(super) struct Node {
     believed_until: AtomicU64,
     pub(super) records: AtomicU64,
     pub(super) bytes: AtomicU64,
+    /// How many replicas follow it, by its own word.
+    replicas: AtomicU32,
 }
 
 /// A connection, and where it leads.
 pub(super) struct Live {
     pub(super) connection: MultiplexedConnection,
     pub(super) place: Place,
+    /// Where claims that were made over it wait for replicas, if they do.
+    pub(super) lanes: Option<Lanes>,
 }
 
 impl Live {
     pub(super) const fn new(connection: MultiplexedConnection, place: Place) -> Self {
-        Self { connection, place }
+        Self {
+            connection,
+            place,
+            lanes: None,
+        }
     }
 }
 
@@ -64,6 +72,7 @@ impl Node {
             believed_until: AtomicU64::new(0),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            replicas: AtomicU32::new(0),
         }
     }
 
@@ -100,6 +109,18 @@ impl Node {
     /// [`StoreError::Unavailable`]: there is none.
     pub(super) fn live(&self) -> Result<Arc<Live>, StoreError> {
         self.live.load_full().ok_or(StoreError::Unavailable)
+    }
+
+    /// It says that it has so many replicas now; how many it had.
+    pub(super) fn has_replicas(&self, connected: u32) -> u32 {
+        self.replicas.swap(connected, Relaxed)
+    }
+
+    /// What it lacks where claims wait for `wanted` replicas; `None`: nothing.
+    pub(super) fn lacks(&self, wanted: u32) -> Option<String> {
+        let connected = self.replicas.load(Relaxed);
+        (connected < wanted)
+            .then(|| format!("has {connected} of the {wanted} replicas that claims wait for"))
     }
 
     /// Milliseconds since the node was first heard of.

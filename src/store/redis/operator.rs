@@ -26,7 +26,10 @@ impl RedisStore {
     /// [`StoreError::Unavailable`]; also if the walk takes too long.
     pub async fn list(&self, query: &Query) -> Result<Vec<Row>, StoreError> {
         let mut rows: Vec<Row> = Vec::new();
-        let walk = self.inner.walk("", |row| {
+        let walk = self.inner.walk("", |met| {
+            let Met::Row(row) = met else {
+                return;
+            };
             if query.wants(&row) {
                 rows.push(row);
             }
@@ -45,17 +48,25 @@ impl RedisStore {
     /// As [`crate::store::Stores::find`].
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]; also if the walk takes too long.
+    /// [`StoreError::Unavailable`]; also if the walk takes too long, or all that it meets cannot be read.
     pub async fn find(&self, short: ShortId) -> Result<Vec<Row>, StoreError> {
         let mut rows: Vec<Row> = Vec::new();
         let first = kept::hex(&short.to_bytes());
-        let walk = self.inner.walk(&first, |row| {
+        let mut unreadable = false;
+        let walk = self.inner.walk(&first, |met| match met {
             // A walk may meet a key twice.
-            if rows.len() < 2 && rows.iter().all(|other| other.id != row.id) {
-                rows.push(row);
+            Met::Row(row) if rows.iter().all(|other| other.id != row.id) => {
+                if rows.len() < 2 {
+                    rows.push(row);
+                }
             }
+            Met::Row(_) => {}
+            Met::Unreadable => unreadable = true,
         });
         walked(walk).await?;
+        if rows.is_empty() && unreadable {
+            return Err(StoreError::Unavailable);
+        }
         Ok(rows)
     }
 
@@ -156,9 +167,9 @@ async fn walked(walk: impl Future<Output = Result<(), StoreError>>) -> Result<()
 }
 
 impl Inner {
-    /// Shows `take` the row of every record of this namespace whose id begins so; some may come twice. Every node that has records is
+    /// Shows `take` every record of this namespace whose id begins so; some may come twice. Every node that has records is
     /// walked over, one after the other; one that does not answer ends it.
-    async fn walk(&self, first: &str, mut take: impl FnMut(Row)) -> Result<(), StoreError> {
+    async fn walk(&self, first: &str, mut take: impl FnMut(Met)) -> Result<(), StoreError> {
         let nodes = self.link.nodes();
         if nodes.is_empty() {
             return Err(StoreError::Unavailable);
@@ -173,7 +184,7 @@ impl Inner {
         &self,
         node: &Node,
         first: &str,
-        take: &mut impl FnMut(Row),
+        take: &mut impl FnMut(Met),
     ) -> Result<(), StoreError> {
         let (link, live) = (&self.link, node.live()?);
         let now = self.now(node).await?;
@@ -204,7 +215,7 @@ impl Inner {
         live: &Live,
         keys: &[Vec<u8>],
         now: Timestamp,
-        take: &mut impl FnMut(Row),
+        take: &mut impl FnMut(Met),
     ) -> Result<(), StoreError> {
         let [head @ .., answer] = FIELDS;
         let mut both = pipe();
@@ -228,17 +239,28 @@ impl Inner {
                 continue;
             };
             let (kept, bytes) = match (fields, length) {
-                (Ok(fields), Ok(length)) => (Kept::read(fields).ok(), length_of(&length)),
-                // It moves to another node just now.
-                _ => {
-                    let kept = self.read(&id).await.ok().and_then(|(kept, ..)| kept);
-                    let bytes = kept.as_ref().map_or(0, Kept::answer_bytes);
-                    (kept, bytes)
-                }
+                (Ok(fields), _) if is_absent(&fields) => continue,
+                (Ok(fields), Ok(length)) => (Kept::read(fields), length_of(&length)),
+                // It is no record, or moves to another node just now.
+                _ => match self.read(&id).await {
+                    Ok((Some(kept), ..)) => {
+                        let bytes = kept.answer_bytes();
+                        (Ok(kept), bytes)
+                    }
+                    Ok((None, ..)) => continue,
+                    Err(_) => {
+                        take(Met::Unreadable);
+                        continue;
+                    }
+                },
             };
-            let record = kept.and_then(|kept| kept.head(&self.seal, &id).ok());
-            if let Some(row) = record.and_then(|record| Row::of(id, &record, now, bytes)) {
-                take(row);
+            match kept.and_then(|kept| kept.head(&self.seal, &id)) {
+                Ok(record) => {
+                    if let Some(row) = Row::of(id, &record, now, bytes) {
+                        take(Met::Row(row));
+                    }
+                }
+                Err(_) => take(Met::Unreadable),
             }
         }
         Ok(())
@@ -251,6 +273,21 @@ impl Inner {
         let nothing = self.key(&nothing.ok_or(StoreError::Unavailable)?);
         let told = link.run(&link.scripts.read, &nothing, &[], 0).await?;
         Ok(super::time(told.into_iter().next()))
+    }
+}
+
+/// What a walk meets.
+enum Met {
+    Row(Row),
+    /// It is there, and cannot be read.
+    Unreadable,
+}
+
+/// Whether there is no such key any more.
+fn is_absent(fields: &Value) -> bool {
+    match fields {
+        Value::Array(fields) => fields.iter().all(|field| *field == Value::Nil),
+        _ => false,
     }
 }
 

@@ -101,7 +101,8 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 /// What all of them start with: the record, and what time has made of it.
 const COMMON: &str = "local key = KEYS[1]
 local function ms(n) return string.format('%.0f', n) end
-local f = redis.call('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r')
+-- Of another type, it is as unknown as of another version.
+local f = redis.pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r')
 local state, token = f[2], f[3]
 local known = f[1] == '1' and state and token and f[4] and f[5]
 local retained, forgotten = 0, 0

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod clustered;
+mod replicas;
 mod server;
 
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -16,7 +17,7 @@ use crate::{
         transition::Resolution,
     },
     store::{
-        Outcome, Purged, Query, Row, model,
+        Awaited, Outcome, Purged, Query, Row, model,
         suite::{Met, Subject, suite},
     },
     telemetry::metrics::Metrics,
@@ -42,6 +43,7 @@ fn on(servers: RedisServers) -> Settings {
     Settings {
         servers,
         timeout: Duration::from_secs(2),
+        wait_replicas: 0,
         allow_eviction: false,
     }
 }
@@ -109,7 +111,8 @@ impl Timed {
 
 impl Subject for Timed {
     async fn look(&self, id: &RecordId, ask: &Ask<'_>) -> Option<Found> {
-        self.store.inner.look(id, ask).await.expect("it answers")
+        let looked = self.store.inner.look(id, ask).await;
+        looked.expect("it answers").1
     }
 
     async fn begin(&self, id: &RecordId, ask: &Ask<'_>) -> Begin {
@@ -233,6 +236,7 @@ fn hot(store: &RedisStore, n: u64) -> Option<Met> {
     store.look(&id(n), &ask).as_ref().map(Met::from)
 }
 
+/// What who has waited meets; `None`: it ran, and is gone.
 async fn waited(store: &RedisStore, n: u64) -> Result<Option<Met>, StoreError> {
     let (fingerprint, route, terms) = (request("a"), route(), terms());
     let ask = Ask {
@@ -240,8 +244,11 @@ async fn waited(store: &RedisStore, n: u64) -> Result<Option<Met>, StoreError> {
         terms: &terms,
         route: &route,
     };
-    let found = store.wait(&id(n), &ask, 5).await?;
-    Ok(found.as_ref().map(Met::from))
+    match store.wait(&id(n), &ask, 5).await? {
+        Awaited::Found(found) => Ok(Some(Met::from(&found))),
+        Awaited::Gone => Ok(None),
+        Awaited::Nothing => Ok(Some(Met::Nothing)),
+    }
 }
 
 async fn complete(store: &RedisStore, claim: Claim) {

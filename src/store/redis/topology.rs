@@ -53,9 +53,12 @@ async fn keep(
     let tasks = Tasks::new(tokio::runtime::Handle::current(), TaskTracker::new());
     let source = match &settings.servers {
         RedisServers::Single(url) => Source::Fixed(Place::of(url)?),
-        RedisServers::Sentinel { sentinels, master } => {
-            Source::Sentinels(Sentinels::new(sentinels, master, settings.timeout, tasks)?)
-        }
+        RedisServers::Sentinel { sentinels, master } => Source::Sentinels(Sentinels::new(
+            sentinels,
+            master,
+            settings.timeout,
+            tasks.clone(),
+        )?),
         RedisServers::Cluster(urls) => {
             let seeds = urls.iter().map(Place::of).collect::<Result<Vec<_>, _>>()?;
             Cluster::new(inner, settings, tasks, stopped, seeds)
@@ -65,7 +68,7 @@ async fn keep(
         }
     };
     if let Some(node) = inner.link.nodes().into_iter().next() {
-        let keeper = Keeper::new(inner, node, source, &settings, stopped);
+        let keeper = Keeper::new(inner, node, source, &settings, tasks, stopped);
         // Nobody may wait for it any more.
         keeper.run(|what| _ = first.try_send(what)).await;
     }

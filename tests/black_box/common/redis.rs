@@ -71,6 +71,10 @@ impl Redis {
         answer(&mut BufReader::new(stream)).expect("it answers")
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// A replica of it, told at once of what it writes.
     pub(crate) fn replica(&self) -> Self {
         self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);

@@ -10,14 +10,6 @@ use tempfile::TempDir;
 use super::{Redis, eventually};
 
 impl Redis {
-    pub(crate) fn port(&self) -> String {
-        let (_, port) = self.url().rsplit_once(':').map_or_else(
-            || panic!("a port"),
-            |(host, port)| (host.to_owned(), port.to_owned()),
-        );
-        port
-    }
-
     /// A value of what `INFO` says.
     pub(crate) fn info(&self, name: &str) -> String {
         let info = self.ask(&["INFO"]);
@@ -105,7 +97,7 @@ impl Cluster {
 
     /// The place of this master's replica.
     pub(crate) fn replica_of(&self, master: usize) -> usize {
-        let port = self.nodes[master].port();
+        let port = self.nodes[master].port().to_string();
         let found = (0..self.nodes.len()).find(|at| {
             let node = &self.nodes[*at];
             node.info("role") == "slave" && node.info("master_port") == port
@@ -150,11 +142,12 @@ impl Watched {
         let secret = ["--requirepass", password, "--masterauth", password];
         let more: &[&str] = if password.is_empty() { &[] } else { &secret };
         let master = Redis::with(&[&["--repl-diskless-sync-delay", "0"], more].concat());
-        let port = master.port();
+        let port = master.port().to_string();
         let of = ["--replicaof", "127.0.0.1", &port];
         let replica = Redis::with(&[&of, more].concat());
         let servers = [master, replica];
-        let said = |name: &str| cli(&servers[1].port(), password, &["INFO"]).contains(name);
+        let said =
+            |name: &str| cli(&servers[1].port().to_string(), password, &["INFO"]).contains(name);
         eventually("the replica follows", || said("master_link_status:up"));
         let sentinels = (0..3).map(|_| Sentinel::start(&port, password)).collect();
         let watched = Self { servers, sentinels };

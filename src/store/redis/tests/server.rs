@@ -33,8 +33,15 @@ impl Server {
         server
     }
 
+    /// A replica of it, told at once of what it writes.
+    pub(super) fn replica(&self) -> Self {
+        self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        let port = self.port.to_string();
+        Self::start(&["--replicaof", "127.0.0.1", &port])
+    }
+
     fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
-        Command::new("redis-server")
+        Command::new(program())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(folder.path())
@@ -106,6 +113,11 @@ impl Server {
         stream.write_all(&command).ok()?;
         answer(&mut BufReader::new(stream))
     }
+}
+
+/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
 /// A port that is free, and is so 10,000 further up too, where nodes of a cluster talk with each other.

@@ -1,0 +1,103 @@
+//! A request whose copy runs here.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use tokio::time::timeout;
+
+use super::Visit;
+use crate::{
+    core::{policy::InFlight, problem::Problem},
+    flight::{Flight, Landing},
+    proxy::answer::{self, Answer},
+    telemetry::metrics::{Limit, Outcome},
+};
+
+/// What a joined flight came to.
+enum Joined {
+    Answer(Box<Answer>),
+    /// Nothing: the record is to be looked at again.
+    Nothing,
+    /// The call runs on another proxy.
+    Elsewhere,
+}
+
+impl Joined {
+    fn answer(answer: Answer) -> Self {
+        Self::Answer(Box::new(answer))
+    }
+}
+
+impl Visit<'_> {
+    /// Joins a flight; `None`: it came to nothing, and the record is to be looked at again.
+    ///
+    /// Dropping the future gives the place up and changes nothing else.
+    pub(super) async fn join(&self, flight: &Arc<Flight>, parts: &Parts) -> Option<Answer> {
+        let policy = self.policy();
+        let waiting = timeout(policy.wait_timeout, async {
+            // While the leader asks the store nobody knows whose key it is; that takes no longer than the store does.
+            match flight.executes(&self.fingerprint).await {
+                Some(false) => return Joined::answer(self.mismatch(true)),
+                Some(true) if policy.in_flight == InFlight::Conflict => {
+                    return Joined::answer(self.in_flight());
+                }
+                Some(true) | None => {}
+            }
+            let Some(waiter) = flight.wait(policy.max_waiters) else {
+                self.worker.proxy.metrics.limit_refused(Limit::MaxWaiters);
+                return Joined::answer(self.in_flight());
+            };
+            let _counted = self.metrics().waiter();
+            self.landed(waiter.landing().await, flight, parts)
+        });
+        let answer = match waiting.await {
+            Ok(Joined::Answer(answer)) => *answer,
+            Ok(Joined::Nothing) => return None,
+            Ok(Joined::Elsewhere) => return Box::pin(self.join_elsewhere(parts)).await,
+            // A wait that is over is a conflict, never a call of its own.
+            Err(_) => self.in_flight(),
+        };
+        // Whatever the upstream said to another request is asked about before this one has it, stored or not.
+        if answer.outcome == Outcome::Joined
+            && let Err(denied) = self.permitted(parts).await
+        {
+            return Some(*denied);
+        }
+        Some(answer)
+    }
+
+    fn landed(&self, landing: Landing, flight: &Flight, parts: &Parts) -> Joined {
+        let unsaid = matches!(landing, Landing::NotStarted | Landing::Elsewhere);
+        if !unsaid && !flight.is_of(&self.fingerprint) {
+            return Joined::Nothing; // it landed before its request could be compared: the record says what is what
+        }
+        let policy = self.policy();
+        match landing {
+            Landing::Elsewhere if policy.in_flight == InFlight::Wait => Joined::Elsewhere,
+            Landing::NotStarted | Landing::Elsewhere => Joined::Nothing,
+            Landing::Complete(record) => match answer::stored(&record) {
+                Some(stored) => {
+                    let response = answer::replay(&record, stored, policy, parts.into());
+                    Joined::answer(Answer::new(response, Outcome::Joined).of(self.record()))
+                }
+                None => Joined::Nothing,
+            },
+            Landing::Shared(stored) => {
+                let mut response = answer::from_stored(&stored, parts.into());
+                answer::mark(response.headers_mut(), policy, None);
+                Joined::answer(Answer::new(response, Outcome::Joined).of(self.record()))
+            }
+            Landing::TooLarge => Joined::answer(self.in_flight()),
+            Landing::Tombstone { status, expires_at } => {
+                Joined::answer(self.not_retained(status, expires_at))
+            }
+            Landing::Failed(problem) => {
+                let outcome = match problem {
+                    Problem::Overloaded => Outcome::Overloaded,
+                    _ => Outcome::UpstreamFailure,
+                };
+                Joined::answer(self.problem(&problem, outcome))
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `on_store_failure = "bypass"`: while the store does not answer, keyed requests are forwarded without its protection, and say so.
+
+use crate::common::{
+    Gate, Proxy, Redis, Request, Step, Upstream, eventually, executed, key, marker, problem,
+    replayed, reply,
+};
+
+fn settings(redis: &Redis, more: &str) -> String {
+    format!(
+        "store.kind = 'redis'\nstore.redis.url = '{}'\nstore.redis.timeout = '1s'\n\
+         policy.on_store_failure = 'bypass'\n{more}",
+        redis.url()
+    )
+}
+
+#[test]
+fn without_a_store_each_copy_is_forwarded_marked_counted_and_not_kept() {
+    let (upstream, mut redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    let request = Request::order(&key()).body("{\"n\": 1.0}").chunked();
+    redis.kill();
+    for n in 1..=3 {
+        let answer = proxy.send(&request);
+        assert_eq!((answer.status, marker(&answer)), (201, Some("bypass")));
+        assert_eq!(answer.execution(), n);
+        assert_eq!(upstream.last().body, b"{\"n\": 1.0}");
+    }
+    proxy.await_metric("idem_proxy_requests_total", &[("outcome", "bypass")], 3.0);
+    eventually("it is not ready", || proxy.ready() == Some(503));
+    // One line a second at most says so.
+    let warned = "keyed requests are forwarded unprotected";
+    assert!(proxy.log().contains(warned));
+    // A failure of the upstream is what it is for an unkeyed request, and has no marker.
+    upstream.then(Step::drop());
+    let failed = proxy.send(&request);
+    problem(&failed, "upstream-failed");
+    assert_eq!(marker(&failed), None);
+    redis.restart();
+    eventually("it is ready", || proxy.ready() == Some(200));
+    let first = executed(proxy.send(&request));
+    replayed(&proxy.send(&request), &first);
+    assert_eq!(upstream.executions(), 5);
+}
+
+#[test]
+fn a_store_that_hangs_costs_its_timeout_and_its_claim_blocks_nobody() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    let request = Request::order(&key());
+    redis.freeze();
+    let answer = proxy.send(&request);
+    assert_eq!((answer.status, marker(&answer)), (201, Some("bypass")));
+    redis.thaw();
+    eventually("it is ready", || proxy.ready() == Some(200));
+    // The claim that may have been made meanwhile is let go: a retry waits for that at most, and then runs.
+    eventually("a retry executes", || {
+        marker(&proxy.send(&request)) == Some("miss")
+    });
+    assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
+fn a_full_store_has_answered_and_is_not_bypassed() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    assert_eq!(redis.ask(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    problem(&proxy.send(&Request::order(&key())), "store-full");
+    assert_eq!(upstream.executions(), 0);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_a_failure_of_the_store() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let bypassing = Proxy::with(&upstream, &settings(&redis, ""));
+    let refusing = Proxy::with(
+        &upstream,
+        &settings(&redis, "policy.on_store_failure = 'reject'").replacen(
+            "policy.on_store_failure = 'bypass'\n",
+            "",
+            1,
+        ),
+    );
+    let request = Request::order(&key());
+    // A record of a later version, by its name alone.
+    executed(refusing.send(&request));
+    let name = redis.ask(&["KEYS", "idem:*"]);
+    assert_eq!(redis.ask(&["HSET", &name, "v", "9"]), "0");
+    let other = Proxy::with(&upstream, &settings(&redis, ""));
+    assert_eq!(marker(&other.send(&request)), Some("bypass"));
+    assert_eq!(marker(&bypassing.send(&request)), Some("bypass"));
+    assert_eq!(upstream.executions(), 3);
+    assert_eq!(redis.ask(&["HGET", &name, "v"]), "9", "it is left alone");
+}
+
+#[test]
+fn who_joined_a_call_elsewhere_never_runs_when_the_store_fails_meanwhile() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let more = "policy.wait_timeout = '3s'";
+    let [one, other] = [(); 2].map(|()| Proxy::with(&upstream, &settings(&redis, more)));
+    let (request, gate) = (Request::order(&key()), Gate::new());
+    upstream.then(Step::from(reply(201)).behind(&gate));
+    let mut leader = one.begin(&request);
+    gate.arrived();
+    let mut joiner = other.begin(&request);
+    other.await_metric("idem_proxy_waiters", &[], 1.0);
+    redis.freeze();
+    problem(&joiner.answer(), "in-flight");
+    gate.open();
+    assert_eq!(leader.answer().status, 201);
+    assert_eq!(upstream.executions(), 1);
+    redis.thaw();
+}
