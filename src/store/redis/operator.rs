@@ -227,14 +227,13 @@ impl Inner {
             let Some(id) = id.map(RecordId::from_bytes) else {
                 continue;
             };
-            let (kept, bytes) = match (fields, length) {
-                (Ok(fields), Ok(length)) => (Kept::read(fields).ok(), length_of(&length)),
+            let (kept, bytes) = if let (Ok(fields), Ok(length)) = (fields, length) {
+                (Kept::read(fields).ok(), length_of(&length))
+            } else {
                 // It moves to another node just now.
-                _ => {
-                    let kept = self.read(&id).await.ok().and_then(|(kept, ..)| kept);
-                    let bytes = kept.as_ref().map_or(0, Kept::answer_bytes);
-                    (kept, bytes)
-                }
+                let kept = self.read(&id).await.ok().and_then(|(kept, ..)| kept);
+                let bytes = kept.as_ref().map_or(0, Kept::answer_bytes);
+                (kept, bytes)
             };
             let record = kept.and_then(|kept| kept.head(&self.seal, &id).ok());
             if let Some(row) = record.and_then(|record| Row::of(id, &record, now, bytes)) {
