@@ -71,6 +71,8 @@ mod records_api;
 #[cfg(test)]
 mod records_command;
 #[cfg(test)]
+mod redis_access;
+#[cfg(test)]
 mod redis_trouble;
 #[cfg(test)]
 mod reload;

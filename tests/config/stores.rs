@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use idem_proxy::config::{RedisServers, StoreKind};
+use idem_proxy::config::{RedisServers, RedisUrl, StoreKind};
 
 use crate::common::{ROUTE, assert_says, load, load_with, problems, problems_with};
 
@@ -122,7 +122,16 @@ fn the_redis_store_has_one_server_and_its_secret_stays_hidden() {
 fn single(servers: &RedisServers) -> &str {
     match servers {
         RedisServers::Single(url) => url.expose(),
-        other => panic!("{other:?}"),
+        RedisServers::Cluster(_) | RedisServers::Sentinel { .. } => "several",
+    }
+}
+
+/// What the sentinels call the server, and the URLs of them or of nodes.
+fn several(servers: RedisServers) -> (String, Vec<RedisUrl>) {
+    match servers {
+        RedisServers::Single(url) => ("single".into(), vec![url]),
+        RedisServers::Cluster(nodes) => ("cluster".into(), nodes),
+        RedisServers::Sentinel { sentinels, master } => (master, sentinels),
     }
 }
 
@@ -130,12 +139,10 @@ fn single(servers: &RedisServers) -> &str {
 fn the_redis_store_is_one_server_or_a_cluster_or_what_sentinels_name() {
     let chosen = |more: &str| format!("[store]\nkind = \"redis\"\n[store.redis]\n{more}\n{ROUTE}");
     let cluster = "topology = \"cluster\"\nurl = [\"rediss://u:p@a:7000\", \"rediss://u:p@b\"]";
-    let RedisServers::Cluster(nodes) = load(&chosen(cluster)).store.redis.servers else {
-        panic!("a cluster");
-    };
+    let nodes = several(load(&chosen(cluster)).store.redis.servers).1;
     let urls: Vec<_> = nodes.iter().map(|url| url.expose().to_owned()).collect();
     assert_eq!(urls, ["rediss://u:p@a:7000", "rediss://u:p@b"]);
-    let ports: Vec<_> = nodes.iter().map(|url| url.has_port()).collect();
+    let ports: Vec<_> = nodes.iter().map(RedisUrl::has_port).collect();
     assert_eq!(ports, [true, false]);
     assert!(matches!(
         load(&chosen("topology = \"cluster\"")).store.redis.servers,
@@ -154,15 +161,9 @@ fn the_redis_store_is_one_server_or_a_cluster_or_what_sentinels_name() {
         ),
     ] {
         let text = chosen(&format!("topology = \"sentinel\"\nurl = {url}"));
-        let RedisServers::Sentinel {
-            sentinels,
-            master: named,
-        } = load(&text).store.redis.servers
-        else {
-            panic!("sentinels");
-        };
+        let (named, sentinels) = several(load(&text).store.redis.servers);
         assert_eq!(named, master);
-        let given: Vec<_> = sentinels.iter().map(|url| url.has_port()).collect();
+        let given: Vec<_> = sentinels.iter().map(RedisUrl::has_port).collect();
         assert_eq!(given, ports);
     }
     let folder = tempfile::tempdir().expect("a folder");

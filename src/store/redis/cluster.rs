@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Inner,
     keeper::{First, Keeper, Source},
-    link::Slots,
     node::{Live, Node},
     place::{Place, address},
+    routes::Slots,
     slots::Map,
 };
 use crate::{config::RedisStore as Settings, tasks::Tasks};
@@ -119,9 +119,8 @@ impl Cluster {
         };
         while let Some(one) = told.recv().await {
             match one {
-                First::Up => {}
                 First::Down if matches!(worst, First::Up) => worst = First::Down,
-                First::Down => {}
+                First::Up | First::Down => {}
                 unfit @ First::Unfit { .. } => worst = unfit,
             }
         }
@@ -337,4 +336,4 @@ const LEAST_PAUSE: Duration = Duration::from_millis(20);
 const BEAT: Duration = Duration::from_secs(1);
 
 /// A node that nobody names is kept for so long.
-const KEPT_FOR: Duration = Duration::from_secs(60);
+const KEPT_FOR: Duration = Duration::from_mins(1);

@@ -25,6 +25,7 @@ use super::{
     kept::millis,
     node::{Live, Node},
     place::address,
+    routes::{Routes, Slots},
     scripts::{Script, Scripts},
     slots::{self, Map},
 };
@@ -50,37 +51,6 @@ pub(super) struct Link {
     /// Claims that may have been made although nobody was told: to be let go.
     abandoned: Mutex<Vec<Abandoned>>,
     complained: Mutex<Option<Instant>>,
-}
-
-/// Who has what.
-#[derive(Debug)]
-pub(super) enum Routes {
-    /// One node has everything.
-    One(Arc<Node>),
-    /// A cluster.
-    Slots(Slots),
-}
-
-/// The nodes of a cluster. Without a map it is not known yet, and nobody has anything.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    pub(super) map: Map,
-    owners: Box<[u16]>,
-    /// Those of the map, in its order; then others that were pointed to.
-    nodes: Vec<Arc<Node>>,
-}
-
-impl Slots {
-    /// `nodes` are those of the map's masters in their order, then others.
-    pub(super) fn new(map: Map, nodes: Vec<Arc<Node>>) -> Self {
-        let owners = map.owners();
-        Self { map, owners, nodes }
-    }
-
-    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        let at = self.owners.get(usize::from(slot))?;
-        self.nodes.get(usize::from(*at))
-    }
 }
 
 /// A claim of which nobody knows whether it was made.
@@ -210,76 +180,24 @@ impl Link {
         wanted
     }
 
-    /// An id whose key this node has, and under which there is nothing.
+    /// As [`Routes::nothing_on`].
     pub(super) fn nothing_on(&self, node: &Node, prefix: &str) -> Option<RecordId> {
-        let routes = self.routes.load();
-        let Routes::Slots(slots) = &**routes else {
-            return Some(RecordId::from_bytes([0; 32]));
-        };
-        (0..MANY_IDS).find_map(|number| {
-            let mut id = [0; 32];
-            let [.., a, b, c, d] = &mut id;
-            [*a, *b, *c, *d] = number.to_be_bytes();
-            let id = RecordId::from_bytes(id);
-            let owner = slots.owner(slots::slot_of(prefix, &id));
-            owner
-                .is_some_and(|owner| std::ptr::eq(&raw const **owner, node))
-                .then_some(id)
-        })
+        self.routes.load().nothing_on(node, prefix)
     }
 
-    /// The slots of a node of the cluster; `None`: it has none.
+    /// As [`Routes::shard`].
     pub(super) fn shard(&self, address: &str) -> Option<String> {
-        match &**self.routes.load() {
-            Routes::One(_) => None,
-            Routes::Slots(slots) => {
-                let told = slots.map.slots_of(address);
-                (!told.is_empty()).then_some(told)
-            }
-        }
+        self.routes.load().shard(address)
     }
 
-    /// Whether the slots are thought to be where this says.
+    /// As [`Routes::is_mapped`].
     pub(super) fn is_mapped(&self, map: &Map) -> bool {
-        match &**self.routes.load() {
-            Routes::One(_) => false,
-            Routes::Slots(slots) => slots.map == *map,
-        }
+        self.routes.load().is_mapped(map)
     }
 
-    /// What keeps records from being had, if anything does: in a cluster the nodes that do not answer, and slots that nobody has.
+    /// As [`Routes::trouble`].
     pub(super) fn trouble(&self) -> Option<String> {
-        match &**self.routes.load() {
-            Routes::One(node) if node.is_up() => node
-                .lacks(self.wait_replicas)
-                .map(|lacks| format!("Redis {lacks}")),
-            Routes::One(_) => Some("Redis does not answer or is not used".to_owned()),
-            Routes::Slots(slots) => {
-                let masters = slots.nodes.iter().take(slots.map.masters().len());
-                let troubled = masters.filter_map(|node| {
-                    let what = if node.is_up() {
-                        node.lacks(self.wait_replicas)?
-                    } else {
-                        "does not answer or is not used".to_owned()
-                    };
-                    let address = node.address();
-                    let slots = slots.map.slots_of(address);
-                    Some(format!("shard {address} (slots {slots}) {what}"))
-                });
-                let mut told: Vec<String> = troubled.collect();
-                if told.len() > MAX_TOLD {
-                    let more = told.len() - MAX_TOLD;
-                    told.truncate(MAX_TOLD);
-                    told.push(format!("and {more} more"));
-                }
-                if slots.nodes.is_empty() {
-                    told.push("no node tells which slots the cluster has".to_owned());
-                } else if let Some((first, last)) = slots.map.gap() {
-                    told.push(format!("no node has the slots {first} to {last}"));
-                }
-                (!told.is_empty()).then(|| told.join("; "))
-            }
-        }
+        self.routes.load().trouble(self.wait_replicas)
     }
 
     /// Runs a script on one key, on the node that has it; what it answers, its time being learnt. `at` is the place of the time in
@@ -545,11 +463,5 @@ const REDIRECTIONS: usize = 4;
 const MOST_REDIRECTED: Duration = Duration::from_millis(250);
 
 /// A node that nobody has pointed to for so long, and that the map does not name, is let go.
-const WANTED_FOR: Duration = Duration::from_secs(60);
+const WANTED_FOR: Duration = Duration::from_mins(1);
 const MAX_WANTED: usize = 64;
-
-/// So many ids are tried to meet a slot of a given node; that has one of 16,384 at least.
-const MANY_IDS: u32 = 1_000_000;
-
-/// So many nodes are named in a reason.
-const MAX_TOLD: usize = 3;

@@ -4,7 +4,7 @@
 //! - `link`: the way to the node that has a record; `node`: one server's connection, its breaker, the estimate of its clock; `place`:
 //!   where it is; `keeper`: makes and keeps the connection; `checks`: what a server must be.
 //! - `topology`: which servers there are: one; the one that `sentinel`s name; or a `cluster`'s, by `slots`. Its work is done on a
-//!   thread of its own.
+//!   thread of its own. `routes`: who has what, and what is wrong with them.
 //! - `changes`: who waits for a record that runs elsewhere, and `wait`: what they do. Each settlement is published; polling makes up for
 //!   what is lost.
 //! - `replicas`: claims that replicas must have before they count, over connections of their own.
@@ -27,6 +27,7 @@ mod node;
 mod operator;
 mod place;
 mod replicas;
+mod routes;
 mod scripts;
 mod sentinel;
 mod slots;

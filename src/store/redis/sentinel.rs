@@ -272,7 +272,7 @@ mod tests {
         let cut_off = said(1, 1);
         assert_eq!(port(&[cut_off.clone(), said(2, 2)], 1), Ok((2, 2)));
         // One that was cut off is not believed once a newer one was seen, until most say so.
-        assert!(port(&[cut_off.clone()], 2).is_err());
+        assert!(port(std::slice::from_ref(&cut_off), 2).is_err());
         assert_eq!(port(&[cut_off.clone(), cut_off], 2), Ok((1, 1)));
     }
 

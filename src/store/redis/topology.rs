@@ -9,9 +9,9 @@ use super::{
     Inner,
     cluster::Cluster,
     keeper::{First, Keeper, Source},
-    link::{Routes, Slots},
     node::Node,
     place::Place,
+    routes::{Routes, Slots},
     sentinel::Sentinels,
 };
 use crate::{

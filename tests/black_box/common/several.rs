@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use super::{Redis, eventually};
 
 impl Redis {
-    /// A value of what `INFO` says.
+    /// A value of what `INFO` says; empty while it says nothing.
     pub(crate) fn info(&self, name: &str) -> String {
-        let info = self.ask(&["INFO"]);
+        let info = self.try_ask(&["INFO"]).unwrap_or_default();
         let mut lines = info.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.unwrap_or_default().trim().to_owned()
@@ -60,14 +60,12 @@ impl Cluster {
                 .nodes
                 .iter()
                 .map(|node| {
-                    let info = node.ask(&["CLUSTER", "INFO"]);
+                    let ask = |what| node.try_ask(&["CLUSTER", what]).unwrap_or_default();
+                    let info = ask("INFO");
                     let whole = info.contains("cluster_state:ok")
                         && info.contains("cluster_slots_assigned:16384");
-                    let mut map: Vec<_> = node
-                        .ask(&["CLUSTER", "SLOTS"])
-                        .lines()
-                        .map(str::to_owned)
-                        .collect();
+                    let slots = ask("SLOTS");
+                    let mut map: Vec<_> = slots.lines().map(str::to_owned).collect();
                     map.sort();
                     (whole, map)
                 })
@@ -144,7 +142,11 @@ impl Watched {
         let master = Redis::with(&[&["--repl-diskless-sync-delay", "0"], more].concat());
         let port = master.port().to_string();
         let of = ["--replicaof", "127.0.0.1", &port];
-        let replica = Redis::with(&[&of, more].concat());
+        let replica = if more.is_empty() {
+            master.replica()
+        } else {
+            Redis::with(&[&of, more].concat())
+        };
         let servers = [master, replica];
         let said =
             |name: &str| cli(&servers[1].port().to_string(), password, &["INFO"]).contains(name);
@@ -200,9 +202,13 @@ impl Sentinel {
             folder.path().display()
         );
         if !password.is_empty() {
-            config += &format!(
-                "sentinel auth-pass orders {password}\nrequirepass {password}\nsentinel sentinel-pass {password}\n"
-            );
+            for line in [
+                "sentinel auth-pass orders",
+                "requirepass",
+                "sentinel sentinel-pass",
+            ] {
+                config.extend([line, " ", password, "\n"]);
+            }
         }
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a file");
@@ -251,7 +257,8 @@ fn run(words: &[&str]) {
     let output = Command::new("redis-cli").args(words).output();
     let output = output.expect("redis-cli is installed");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{words:?}: {said}");
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {said}{failed}");
 }
 
 fn free_port() -> String {
