@@ -14,6 +14,39 @@ fn open_on(cluster: &Cluster, timeout: Duration) -> RedisStore {
     RedisStore::open(&settings, "n", CACHE, None, metrics).expect("it opens")
 }
 
+#[tokio::test]
+async fn claims_wait_for_the_replicas_of_their_own_shard() {
+    let mut cluster = Cluster::start();
+    let replica = cluster.nodes()[0].replica();
+    let settings = Settings {
+        wait_replicas: 1,
+        ..on(cluster.servers())
+    };
+    let metrics = Metrics::new(&[]).store("redis");
+    let store = RedisStore::open(&settings, "n", CACHE, None, metrics).expect("it opens");
+    let [followed, alone, _] = one_each(&store);
+    let first = cluster.nodes()[0].port().to_string();
+    until("the others are named", || {
+        let trouble = store.trouble().unwrap_or_default();
+        trouble.matches("has 0 of the 1 replicas").count() == 2 && !trouble.contains(&first)
+    })
+    .await;
+    let held = claim(&store, followed).await;
+    assert_eq!(replica.ask(&["EXISTS", &store.inner.key(&held.id)]), "1");
+    let refused = begun(&store, alone, &terms()).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable)),
+        "{refused:?}"
+    );
+    assert_eq!(
+        cluster.nodes()[1].ask(&["DBSIZE"]),
+        "0",
+        "nothing was tried"
+    );
+    complete(&store, held).await;
+    assert_eq!(meets(&store, followed).await, done());
+}
+
 fn all() -> Query {
     Query {
         standing: None,
