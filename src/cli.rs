@@ -5,6 +5,7 @@
 
 mod client;
 pub mod drain;
+mod folder;
 pub mod records;
 
 use std::{
@@ -241,6 +242,10 @@ pub fn check(
     let reading = config::read(config, variables);
     for text in reading.warnings.iter().chain(&reading.advice) {
         writeln!(err, "warning: {text}")?;
+    }
+    if let Some(why) = reading.config().and_then(folder::refused) {
+        writeln!(err, "{}: {why}", config.display())?;
+        return Ok(Exit::Refused);
     }
     if reading.problems.is_empty() {
         writeln!(out, "{}: the configuration is valid", config.display())?;

@@ -38,6 +38,8 @@ pub(super) fn need_a_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "store.disk.max_bytes",
             store.disk.max_bytes == other_store.disk.max_bytes,
         ),
+        // As a whole: its URL is a secret, and whatever comes to it is compared too.
+        ("store.redis", store.redis == other_store.redis),
         ("store.encryption_key_file", store.seal == other_store.seal),
         (
             "telemetry.log_format",
@@ -105,6 +107,7 @@ mod tests {
             ("store.memory.on_full = 'reject'", "store.memory.on_full"),
             ("store.disk.path = '/other'", "store.disk.path"),
             ("store.disk.max_bytes = '7GiB'", "store.disk.max_bytes"),
+            ("store.redis.timeout = '7s'", "store.redis"),
             ("telemetry.log_format = 'text'", "telemetry.log_format"),
             ("telemetry.log_level = 'warn'", "telemetry.log_level"),
             ("telemetry.access_log = false", "telemetry.access_log"),

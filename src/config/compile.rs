@@ -28,6 +28,12 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// The configuration, if nothing is wrong with it, to look at.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref().filter(|_| self.problems.is_empty())
+    }
+
     /// The configuration, if nothing is wrong with it.
     ///
     /// # Errors

@@ -177,11 +177,11 @@ impl Refusal {
         self
     }
 
-    /// A name that no setting has, with the nearest that one has.
+    /// A name that no setting has, with the nearest that one has; where none is near, with all.
     pub(super) fn unknown(written: &str, known: &[&str]) -> Self {
         let meant = nearest(written, known).map(|(name, nearness)| match nearness {
             Nearness::Near => format!("did you mean {name}?"),
-            Nearness::Far => format!("nearest known key: {name}"),
+            Nearness::Far => format!("the keys here: {}", known.join(", ")),
         });
         Self {
             meant,

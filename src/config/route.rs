@@ -175,6 +175,16 @@ pub(super) fn warn(report: &Report, config: &Config) {
             .iter()
             .filter(|route| route.policy.key != KeyRule::Off)
     };
+    for route in routes {
+        for segment in route.path.as_str().split('/') {
+            if let Some(meant) = placeholder(segment) {
+                report.warn(format!(
+                    "route {}: `{segment}` in its path is these very characters; {meant}",
+                    route.name.as_str()
+                ));
+            }
+        }
+    }
     for route in keyed() {
         let (name, policy) = (route.name.as_str(), &route.policy);
         let capture = upstreams
@@ -240,6 +250,18 @@ pub(super) fn warn(report: &Report, config: &Config) {
             &|part| *part == CallerPart::PeerIp,
             "\"peer-ip\" without server.trusted_proxies is the TCP peer: behind a load balancer all clients are one caller",
         );
+    }
+}
+
+/// What a literal segment was probably meant to be, where other routers read it as a placeholder.
+fn placeholder(segment: &str) -> Option<String> {
+    match segment {
+        "*" => Some("any one segment is {name}, the rest is {*rest}".to_owned()),
+        "**" => Some("the rest is {*rest}".to_owned()),
+        _ => {
+            let name = segment.strip_prefix(':')?;
+            Some(format!("one segment of any characters is {{{name}}}"))
+        }
     }
 }
 

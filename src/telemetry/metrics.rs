@@ -21,8 +21,8 @@
 //! | `idem_proxy_store_committed_operations_total` | counter | store: operations that were made durable so |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
-//! A pair of route and outcome (or status class), and a store's operation and result, show up once they have
-//! happened; levels show up once they are watched; everything else is there from the start, at 0.
+//! A pair of route and outcome (or status class) shows up once it has happened, but for the outcomes that alerts watch; levels show
+//! up once they are watched; everything else is there from the start, at 0.
 
 mod exposition;
 mod labels;

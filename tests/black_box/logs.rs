@@ -78,7 +78,24 @@ fn no_key_no_credential_and_no_body_is_ever_written_down() {
         );
         sleep_ms(500);
         let (log, metrics) = (proxy.log(), proxy.metrics().0);
-        for (what, text) in [("log", &log), ("metrics", &metrics)] {
+        let told = |path: &str| {
+            let answer = proxy.admin(
+                &Request::get(path)
+                    .without("Host")
+                    .header("Host", "localhost"),
+            );
+            assert_eq!(answer.status, 200, "{path}");
+            String::from_utf8(answer.body).expect("text")
+        };
+        let records = told("/api/v1/records?limit=1000");
+        assert!(records.contains("\"orders\""), "no record: {records}");
+        let status = told("/api/v1/status") + &told("/api/v1/policy");
+        for (what, text) in [
+            ("log", &log),
+            ("metrics", &metrics),
+            ("records", &records),
+            ("status", &status),
+        ] {
             let at = text.to_ascii_lowercase().find(SECRET);
             let around = at.map(|at| {
                 text[at.saturating_sub(200)..]

@@ -177,6 +177,41 @@ fn the_metrics_have_their_published_names() {
     );
 }
 
+/// Sends so many requests, each with a key and a path of its own, and tells how many series there are before and after.
+fn series_of(requests: u32) {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "telemetry.access_log = false");
+    let mut client = proxy.client();
+    let mut send = |from: u32, to: u32| {
+        for number in from..to {
+            let caller = format!("Bearer {}", number % 7);
+            let path = format!("/orders/{number}");
+            let keyed = Request::write("POST", &path).key(&key()).caller(&caller);
+            assert!(client.ask(&keyed).answer().status < 300);
+            let free = Request::get(&format!("/free/{number}"));
+            assert!(client.ask(&free).answer().status < 300);
+        }
+    };
+    send(0, 1);
+    proxy.await_metric(REQUESTS, &[], 2.0);
+    let before = proxy.metrics().series().count();
+    send(1, requests);
+    proxy.await_metric(REQUESTS, &[], f64::from(requests) * 2.0);
+    let after = proxy.metrics();
+    assert_eq!(after.series().count(), before, "{}", after.0);
+}
+
+#[test]
+fn keys_and_paths_add_no_series() {
+    series_of(500);
+}
+
+#[test]
+#[ignore = "it takes minutes"]
+fn a_hundred_thousand_keys_and_paths_add_no_series() {
+    series_of(100_000);
+}
+
 #[test]
 fn nothing_a_client_sends_becomes_a_label() {
     let upstream = Upstream::start();

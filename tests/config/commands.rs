@@ -54,6 +54,23 @@ fn check_says_valid_or_every_problem() {
 }
 
 #[test]
+fn check_looks_at_the_folder_of_the_disk_store_and_makes_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = |path: &str| {
+        let path = folder.path().join(path);
+        format!("[store]\nkind = \"disk\"\n[store.disk]\npath = {path:?}\n{ROUTE}")
+    };
+    let good = run(&store("new"), &[], Asked::Check);
+    assert_eq!(good.exit, Exit::Done, "{}", good.err);
+    assert!(!folder.path().join("new").exists());
+    let bad = run(&store("missing/new"), &[], Asked::Check);
+    assert_eq!(bad.exit, Exit::Refused);
+    assert_says(&bad.err, &["store.disk.path", "parent"]);
+    let other = store("missing/new").replace("\"disk\"", "\"memory\"");
+    assert_eq!(run(&other, &[], Asked::Check).exit, Exit::Done);
+}
+
+#[test]
 fn check_refuses_what_this_version_lacks() {
     let text = STRIPE.replacen("kind = \"redis\"", "kind = \"postgres\"", 1);
     let said = run(&text, &[], Asked::Check);

@@ -25,6 +25,21 @@ fn what_is_valid_and_dangerous_is_said() {
 }
 
 #[test]
+fn placeholders_of_other_routers_are_said_to_be_literals() {
+    for (path, says) in [
+        ("/orders/:id", "{id}"),
+        ("/orders/*", "{*rest}"),
+        ("/files/**", "{*rest}"),
+    ] {
+        let text = ROUTE.replace("/orders", path);
+        assert_says(&loaded(&text).warnings.join("\n"), &["route orders", says]);
+    }
+    for path in ["/orders/{id}", "/orders:batch", "/a*b"] {
+        assert_eq!(loaded(&ROUTE.replace("/orders", path)).warnings, [""; 0]);
+    }
+}
+
+#[test]
 fn callers_that_may_surprise_are_advice() {
     for (from, word) in [
         ("authorization", "new caller"),

@@ -207,11 +207,11 @@ fn unknown_names_come_with_the_nearest_known_one() {
         ),
         (
             "[server]\nzzzzzzzzzzzz = 1",
-            ["server.zzzzzzzzzzzz", "nearest known key: "],
+            ["server.zzzzzzzzzzzz", "the keys here: listen, workers, "],
         ),
         (
             "[store.redis]\npasswd = \"hunter2\"",
-            ["store.redis.passwd", "nearest known key: "],
+            ["store.redis.passwd", "the keys here: url, "],
         ),
         (
             "[policy.fingerprint]\nqeury = \"off\"",
@@ -219,7 +219,7 @@ fn unknown_names_come_with_the_nearest_known_one() {
         ),
         (
             "[\"sr v\\u001b\"]",
-            ["\"sr v\\u001B\": unknown key", "nearest known key: server"],
+            ["\"sr v\\u001B\": unknown key", "the keys here: server, "],
         ),
     ] {
         let said = problems(text);

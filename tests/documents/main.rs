@@ -1,6 +1,8 @@
 //! The documents say what is so: names, numbers, examples and manifests are compared with the code.
 
 #[cfg(test)]
+mod configuration;
+#[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod image;
@@ -8,6 +10,8 @@ mod image;
 mod keys;
 #[cfg(test)]
 mod markdown;
+#[cfg(test)]
+mod monitoring;
 #[cfg(test)]
 mod operations;
 #[cfg(test)]

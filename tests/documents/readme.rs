@@ -10,15 +10,21 @@ use idem_proxy::{
 
 use crate::markdown::{blocks, file, table, word, words};
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "CHANGELOG.md",
+    "docs/README.md",
+    "docs/comparison.md",
+    "docs/configuration.md",
     "docs/deploy.md",
     "docs/dialects.md",
+    "docs/getting-started.md",
+    "docs/guarantees.md",
     "docs/keys.md",
     "docs/lifecycle.md",
     "docs/migrating.md",
     "docs/operations.md",
+    "docs/security.md",
 ];
 
 #[test]
@@ -174,10 +180,11 @@ fn every_link_of_a_document_leads_somewhere() {
             assert!(target.exists(), "{path}: {link}");
             if !part.is_empty() {
                 let there = std::fs::read_to_string(&target).expect(link).to_lowercase();
-                assert!(
-                    there.contains(&format!("\n## {}\n", part.replace('-', " "))),
-                    "{path}: {link}"
-                );
+                let heading = |level| format!("\n{level} {}\n", part.replace('-', " "));
+                let found = ["##", "###"]
+                    .iter()
+                    .any(|level| there.contains(&heading(level)));
+                assert!(found, "{path}: {link}");
             }
         }
     }
@@ -195,20 +202,31 @@ fn told() -> BTreeSet<(String, String)> {
 }
 
 /// What `/metrics` tells once everything has happened.
-fn everything() -> String {
+pub(crate) fn everything() -> String {
     let metrics = Metrics::new(&[RouteName::new("orders")]);
     let moment = Duration::from_millis(1);
-    let route = metrics.route(Some(0));
-    route.request(Outcome::Miss, moment);
-    route.upstream(StatusClass::Success, moment);
-    metrics
-        .store("memory")
-        .operation(StoreOp::Look, StoreResult::Ok, moment);
+    for route in [metrics.route(Some(0)), metrics.route(None)] {
+        for outcome in Outcome::ALL {
+            route.request(*outcome, moment);
+        }
+        for class in StatusClass::ALL {
+            route.upstream(*class, moment);
+        }
+    }
+    for kind in ["memory", "disk", "redis"] {
+        for operation in StoreOp::ALL {
+            metrics
+                .store(kind)
+                .operation(*operation, StoreResult::Ok, moment);
+        }
+        metrics.watch_store(kind, Arc::new(StoreLevels::default));
+    }
     let _upstream = metrics.upstream("");
     metrics.store("disk").committed(1, moment);
     metrics.store("redis").round_trip();
-    metrics.watch_store("memory", Arc::new(StoreLevels::default));
-    metrics.watch_limit(Limit::MaxConnections, Arc::new(|| 0));
+    for limit in Limit::ALL {
+        metrics.watch_limit(*limit, Arc::new(|| 0));
+    }
     metrics.watch_certificates(Arc::new(|| vec![("server".to_owned(), 0)]));
     String::from_utf8(metrics.render()).expect("text")
 }

@@ -12,10 +12,10 @@ use idem_proxy::demo::Ports;
 use crate::markdown::{blocks, file};
 
 /// The demo as a process; it ends with the test.
-struct Demo {
+pub(crate) struct Demo {
     process: Child,
-    proxy: String,
-    admin: String,
+    pub(crate) proxy: String,
+    pub(crate) admin: String,
 }
 
 impl Drop for Demo {
@@ -61,14 +61,14 @@ fn try_demo() -> Option<Demo> {
 }
 
 /// A port that was free when the demo chose it may be gone when it binds it; then another demo may have more luck.
-fn demo() -> Demo {
+pub(crate) fn demo() -> Demo {
     (0..5)
         .find_map(|_| try_demo())
         .expect("a demo that does not end early")
 }
 
 /// Sends one request on a connection of its own; the answer whole.
-fn ask(address: &str, head: &str, body: &str) -> String {
+pub(crate) fn ask(address: &str, head: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
@@ -108,16 +108,25 @@ fn comparable(answer: &str) -> (Vec<String>, String) {
 
 #[test]
 fn the_demo_answers_what_the_readme_shows() {
-    let readme = file("README.md");
     let printed = Ports {
         proxy: 8080,
         admin: 9090,
         upstream: 3000,
     }
     .tour();
+    for (document, shown) in [("README.md", 4), ("docs/getting-started.md", 3)] {
+        let text = file(document);
+        let found = blocks(&text, "console");
+        assert_eq!(found.len(), shown, "{document}");
+        take(&found, &printed);
+    }
+}
+
+/// Asks a demo of its own what these blocks ask, in their order.
+fn take(blocks: &[&str], printed: &str) {
     let demo = demo();
     let mut payments = 0;
-    for block in blocks(&readme, "console") {
+    for block in blocks {
         let (command, shown) = block.split_once('\n').expect("a command and its answer");
         let command = command.strip_prefix("$ ").expect("a command");
         if command.contains("/payments") {
@@ -129,11 +138,14 @@ fn the_demo_answers_what_the_readme_shows() {
             assert_eq!(comparable(&answer), comparable(shown), "{command}");
             payments += 1;
         } else {
-            let wanted = command.rsplit("grep ").next().expect("what is wanted");
+            let (_, filter) = command.split_once("/metrics | ").expect("what is wanted");
+            let wanted = filter
+                .strip_prefix("grep -v ' 0$' | grep ")
+                .expect("filters");
             let metrics = ask(&demo.admin, "GET /metrics HTTP/1.1", "");
             let found: Vec<&str> = metrics
                 .lines()
-                .filter(|line| line.contains(wanted))
+                .filter(|line| !line.ends_with(" 0") && line.contains(wanted))
                 .collect();
             assert_eq!(found.join("\n"), shown.trim_end(), "{command}");
         }

@@ -7,7 +7,7 @@ use prometheus::{
 };
 
 use super::{
-    EvictionCause, House, Limit,
+    EvictionCause, House, Limit, Outcome,
     series::{Counter, Snapshot, Table},
 };
 
@@ -44,7 +44,8 @@ fn build_info(families: &mut Vec<MetricFamily>) {
     ));
 }
 
-/// What is timed for a route. Only what has happened is shown.
+/// What is timed for a route. Only what has happened is shown, and the outcomes that alerts watch: the first increase of a series
+/// that was not there before is none to `increase()`.
 fn requests(house: &House, families: &mut Vec<MetricFamily>) {
     let (mut totals, mut durations, mut upstream) = (Vec::new(), Vec::new(), Vec::new());
     for route in &house.distinct.lock().clone() {
@@ -54,6 +55,11 @@ fn requests(house: &House, families: &mut Vec<MetricFamily>) {
                 let labels = [("route", name), ("outcome", outcome)];
                 totals.push(counter(&labels, snapshot.count));
                 durations.push(histogram(&labels, &snapshot));
+            } else if Outcome::watched(name)
+                .iter()
+                .any(|watched| watched.as_str() == outcome)
+            {
+                totals.push(counter(&[("route", name), ("outcome", outcome)], 0));
             }
         }
         for (class, series) in route.0.upstream.iter() {
@@ -168,13 +174,10 @@ fn stores(house: &House, families: &mut Vec<MetricFamily>) {
                 durations.push(histogram(&[kind, ("operation", operation)], &snapshot));
             }
             for (result, series) in series.results.iter() {
-                let count = series.value();
-                if count > 0 {
-                    operations.push(counter(
-                        &[kind, ("operation", operation), ("result", result)],
-                        count,
-                    ));
-                }
+                operations.push(counter(
+                    &[kind, ("operation", operation), ("result", result)],
+                    series.value(),
+                ));
             }
         }
         if let Some(snapshot) = store.0.commits.read() {

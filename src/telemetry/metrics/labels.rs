@@ -100,6 +100,23 @@ labels! {
     }
 }
 
+impl Outcome {
+    /// The outcomes that alerts watch on the route of this name: their counts are there from the start, at 0.
+    pub(super) const fn watched(route: &str) -> &'static [Self] {
+        if route.is_empty() {
+            return &[Self::UpstreamFailure, Self::PassthroughKeyed];
+        }
+        &[
+            Self::Mismatch,
+            Self::Unknown,
+            Self::Overloaded,
+            Self::StoreFailure,
+            Self::UpstreamFailure,
+            Self::Bypass,
+        ]
+    }
+}
+
 labels! {
     /// What became of an executed request's record: `as` (contract, section 11).
     pub enum SettledAs {

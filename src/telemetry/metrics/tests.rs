@@ -228,9 +228,46 @@ fn a_request_is_counted_and_timed_once() {
         "0.0201"
     );
     let totals = samples
-        .keys()
-        .filter(|series| series.starts_with("idem_proxy_requests_total"));
-    assert_eq!(totals.count(), 2, "only what has happened is shown");
+        .iter()
+        .filter(|(series, count)| series.starts_with("idem_proxy_requests_total") && *count != "0");
+    assert_eq!(totals.count(), 2, "nothing else has happened");
+}
+
+#[test]
+fn what_alerts_watch_is_there_from_the_start() {
+    let metrics = three_routes();
+    metrics.watch_store("memory", Arc::new(StoreLevels::default));
+    let outcome = |route: &str, outcome: Outcome| {
+        let outcome = outcome.as_str();
+        format!("idem_proxy_requests_total{{route=\"{route}\",outcome=\"{outcome}\"}}")
+    };
+    let before = samples(&metrics);
+    for route in ["orders", ""] {
+        for watched in Outcome::watched(route) {
+            assert_eq!(
+                before[&outcome(route, *watched)],
+                "0",
+                "{route} {watched:?}"
+            );
+        }
+    }
+    assert!(!before.contains_key(&outcome("orders", Outcome::PassthroughKeyed)));
+    for result in StoreResult::ALL {
+        let result = result.as_str();
+        let series = format!(
+            "idem_proxy_store_operations_total{{store=\"memory\",operation=\"begin\",result=\"{result}\"}}"
+        );
+        assert_eq!(before[&series], "0");
+    }
+    metrics
+        .route(Some(0))
+        .request(Outcome::Unknown, Duration::ZERO);
+    assert_eq!(sample(&metrics, &outcome("orders", Outcome::Unknown)), "1");
+    assert_eq!(
+        samples(&metrics).len() - before.len(),
+        REQUEST_BOUNDS.len() + 3,
+        "the count was there: what comes is its histogram"
+    );
 }
 
 #[test]
@@ -492,7 +529,7 @@ fn two_of_them_share_nothing() {
     let (one, other) = (three_routes(), three_routes());
     one.route(Some(0)).request(Outcome::Miss, Duration::ZERO);
     let _open = one.connection(Side::Client);
-    let of_requests = |metrics: &Metrics| text(metrics).contains("idem_proxy_requests_total{");
+    let of_requests = |metrics: &Metrics| text(metrics).contains("outcome=\"miss\"");
     assert!(of_requests(&one) && !of_requests(&other));
     assert_eq!(
         sample(&other, "idem_proxy_connections_total{side=\"client\"}"),
