@@ -21,14 +21,6 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
         ),
         ("[store]\nkind = \"postgres\"", "store.kind"),
         (
-            "[telemetry]\notlp_endpoint = \"http://c:4317\"",
-            "telemetry.otlp_endpoint",
-        ),
-        (
-            "[telemetry]\notlp_sample_ratio = 0.5",
-            "telemetry.otlp_sample_ratio",
-        ),
-        (
             "[policy]\non_store_failure = \"bypass\"",
             "policy.on_store_failure",
         ),
@@ -45,7 +37,7 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
 fn what_asks_for_nothing_is_taken() {
     load(
         "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
-         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n[policy]\n\
+         [policy]\n\
          on_store_failure = \"reject\"\n",
     );
 }
