@@ -131,6 +131,10 @@ mod tests {
             ("telemetry.log_format = 'text'", "telemetry.log_format"),
             ("telemetry.log_level = 'warn'", "telemetry.log_level"),
             ("telemetry.access_log = false", "telemetry.access_log"),
+            (
+                "telemetry.otlp_endpoint = 'http://c:4317'",
+                "telemetry.otlp_endpoint",
+            ),
         ] {
             assert_eq!(need_a_restart(&old, &read(text)), [key]);
         }

@@ -2,7 +2,13 @@
 
 use rustls::pki_types::ServerName;
 
-use super::{identity::plain_url, kinds::Kind, problem::Refusal, reader::Section, source::Value};
+use super::{
+    identity::plain_url,
+    kinds::Kind,
+    problem::Refusal,
+    reader::{Reported, Section},
+    source::Value,
+};
 use crate::identity::Scheme;
 
 /// The collector that traces are exported to.
@@ -34,15 +40,15 @@ pub enum OtlpTransport {
 /// The port that collectors take HTTP on; where a URL names it and no path, HTTP is meant.
 const HTTP_PORT: u16 = 4318;
 
-/// Where traces go; the inner `None`: nowhere. The outer one: something was refused.
-pub(super) fn otlp(s: &mut Section<'_>) -> Option<Option<Otlp>> {
+/// Where traces go; `None`: nowhere.
+pub(super) fn otlp(s: &mut Section<'_>) -> Result<Option<Otlp>, Reported> {
     let endpoint = s.text("otlp_endpoint", "", |text| match text {
         "" => Ok(None),
         url => endpoint(url).map(Some),
     });
     let ratio = ratio(s);
-    let (endpoint, sample_ratio) = (endpoint?, ratio?);
-    Some(endpoint.map(|endpoint| Otlp {
+    let (endpoint, sample_ratio) = (endpoint.ok_or(Reported)?, ratio.ok_or(Reported)?);
+    Ok(endpoint.map(|endpoint| Otlp {
         sample_ratio,
         ..endpoint
     }))

@@ -121,7 +121,7 @@ pub(super) fn telemetry(mut section: Section<'_>) -> Option<Telemetry> {
         log_format: log_format?,
         log_level: log_level?,
         access_log: access_log?,
-        otlp: otlp?,
+        otlp: otlp.ok()?,
     })
 }
 

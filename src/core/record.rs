@@ -421,6 +421,7 @@ impl fmt::Debug for StoredAnswer {
             .field("lines", &self.lines.len())
             .field("trailers", &self.trailers)
             .field("body", &self.body.len())
+            .field("traced", &self.execution.is_some())
             .finish()
     }
 }

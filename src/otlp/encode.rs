@@ -95,29 +95,26 @@ fn write(message: &mut Message, span: &Span, anchor: Anchor) {
             message.text_attribute(ATTRIBUTES, "http.request.method", method);
             message.text_attribute(ATTRIBUTES, "http.route", &route.template);
             message.text_attribute(ATTRIBUTES, "idem.route", route.name.as_str());
-            match answered {
-                Some(answered) => {
-                    message.status(answered.status);
-                    let outcome = answered.outcome.as_str();
-                    message.text_attribute(ATTRIBUTES, "idem.outcome", outcome);
-                    if let Some(record) = answered.record {
-                        message.attribute(ATTRIBUTES, "idem.record", |value| {
-                            value.bytes(1, &record.digits());
-                        });
-                    }
-                    if let Some(link) = &answered.link {
-                        message.message(13, |to| {
-                            to.bytes(1, &link.trace);
-                            to.bytes(2, &link.span.to_bytes());
-                            to.fixed32(6, SAMPLED);
-                        });
-                    }
-                    answered.status.is_server_error()
+            if let Some(answered) = answered {
+                message.status(answered.status);
+                let outcome = answered.outcome.as_str();
+                message.text_attribute(ATTRIBUTES, "idem.outcome", outcome);
+                if let Some(record) = answered.record {
+                    message.attribute(ATTRIBUTES, "idem.record", |value| {
+                        value.bytes(1, &record.digits());
+                    });
                 }
-                None => {
-                    message.text_attribute(ATTRIBUTES, "error.type", "client_gone");
-                    false
+                if let Some(link) = &answered.link {
+                    message.message(13, |to| {
+                        to.bytes(1, &link.trace);
+                        to.bytes(2, &link.span.to_bytes());
+                        to.fixed32(6, SAMPLED);
+                    });
                 }
+                answered.status.is_server_error()
+            } else {
+                message.text_attribute(ATTRIBUTES, "error.type", "client_gone");
+                false
             }
         }
         Work::Store {

@@ -191,7 +191,6 @@ impl Worker {
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let trace = Trace::of(request.headers(), || self.traces.next());
         let (route, course) = self.dispatch(&request, &peer, &path, trace);
-        // Boxed, it is recorded when it is dropped, whatever becomes of the request.
         let span = RequestSpan::of(&self, &course, &trace, route, &method, started);
         let answer = match course {
             Course::Answered(answer) => answer.behind(read_away(request).await),
@@ -201,8 +200,8 @@ impl Worker {
             Course::Unread(unread) => Box::pin(unread::answer(&self, unread, request)).await,
         };
         let took = started.elapsed();
-        if let Some(span) = span {
-            span.end(&answer);
+        if let Some(mut span) = span {
+            span.answered(&answer);
         }
         self.proxy
             .metrics

@@ -23,7 +23,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traced(SpanRef);
 
-/// The span of a request that runs. It ends with [`RequestSpan::end`]; one that is dropped before says that its client went away.
+/// The span of a request that runs. It ends when it is dropped: with the answer, if
+/// [`RequestSpan::answered`] named one, or else because its client went away.
 #[derive(Debug)]
 pub(super) struct RequestSpan {
     worker: Arc<Worker>,
@@ -155,7 +156,7 @@ impl RequestSpan {
     }
 
     /// The request has its answer. If it turned out to have no key, it has no span.
-    pub(super) fn end(mut self: Box<Self>, answer: &Answer) {
+    pub(super) fn answered(&mut self, answer: &Answer) {
         self.end = match (&self.end, answer.record) {
             (End::MaybeUnkeyed, None) => End::Unkeyed,
             (_, record) => End::Answered(Answered {

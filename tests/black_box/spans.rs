@@ -334,7 +334,8 @@ fn what_is_no_collector_has_taken_nothing() {
     let proxy = Proxy::with(&upstream, &settings);
     executed(proxy.send(&Request::order(&key())));
     proxy.await_metric(NAME, &[("result", "refused")], 4.0);
-    assert_eq!(proxy.metrics().sum(NAME, &[("result", "exported")]), 0.0);
+    let exported = proxy.metrics().sum(NAME, &[("result", "exported")]);
+    assert!(exported < 1.0, "{exported}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn at(n: u8) -> SpanRef {
 fn anchor() -> Anchor {
     Anchor {
         instant: Instant::now(),
-        wall: Duration::from_secs(1_800_000_000),
+        wall: Duration::from_hours(500_000),
     }
 }
 
