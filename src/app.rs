@@ -23,6 +23,7 @@ use crate::{
     flight::Flights,
     identity::Kept,
     limit::Limit,
+    otlp::{self, Exporter},
     proxy::{Proxy, Records},
     server::{
         accept::{Accepting, Front, Serving, accept},
@@ -39,6 +40,7 @@ use crate::{
     telemetry::{
         access::AccessLog,
         metrics::{Limit as LimitName, Metrics},
+        spans::Spans,
     },
     tls::{self, Follow},
     upstream::{Origin, SWEEP_EVERY},
@@ -68,6 +70,7 @@ struct Running {
     executions: TaskTracker,
     flights: Arc<Flights>,
     cores: Cores,
+    exporter: Option<Exporter>,
 }
 
 /// How a drain ended.
@@ -106,7 +109,14 @@ impl App {
             Ok(Kept::new(verifier, &own, &stopped))
         });
         let verifiers = verifiers.collect::<anyhow::Result<_>>()?;
-        let proxy = Arc::new(Proxy::new(&config, verifiers, metrics, access)?);
+        let (spans, exporter) = match &config.telemetry.otlp {
+            None => (Spans::off(), None),
+            Some(otlp) => {
+                let (spans, exporter) = otlp::start(otlp, &config.routes, metrics, &own)?;
+                (spans, Some(exporter))
+            }
+        };
+        let proxy = Arc::new(Proxy::new(&config, verifiers, metrics, access, spans)?);
         let mut running = Running {
             drain: Drain::default(),
             stopped,
@@ -114,6 +124,7 @@ impl App {
             executions: TaskTracker::new(),
             flights: Arc::clone(&proxy.flights),
             cores,
+            exporter,
         };
         let health = Arc::new(Health::default());
         let config = Arc::new(config);
@@ -396,6 +407,10 @@ impl Running {
         let drained = self.left();
         self.stopped.cancel();
         operators.finished_within(LAST_WORDS).await;
+        if let Some(exporter) = self.exporter {
+            // What runs has ended, or is cut off: no span comes after these.
+            exporter.finish().await;
+        }
         self.cores.end();
         drained
     }

@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -21,6 +21,7 @@ use crate::core::{
     problem::Problem,
     record::{Record, RecordId, ShortId, StoredAnswer},
     time::Timestamp,
+    trace::SpanRef,
 };
 
 /// All flights of this proxy.
@@ -37,6 +38,7 @@ pub struct Flight {
     fingerprint: Arc<Fingerprint>,
     stage: watch::Sender<Stage>,
     waiters: AtomicUsize,
+    execution: OnceLock<Arc<SpanRef>>,
 }
 
 /// Where a flight is.
@@ -113,6 +115,7 @@ impl Flights {
                     fingerprint: Arc::clone(fingerprint),
                     stage: watch::Sender::new(Stage::Boarding),
                     waiters: AtomicUsize::new(0),
+                    execution: OnceLock::new(),
                 });
                 free.insert(Arc::clone(&flight));
                 Boarding::Lead(Seat {
@@ -145,6 +148,12 @@ impl Seat {
     /// The leader has the claim: whoever brings another request now can be told so.
     pub fn running(&self) {
         self.flight.stage.send_replace(Stage::Running);
+    }
+
+    /// The execution is traced, under this span. Said once, before [`Self::running`].
+    pub fn traced(&self, span: SpanRef) {
+        // A second word changes nothing.
+        let _ = self.flight.execution.set(Arc::new(span));
     }
 
     /// Ends the flight and tells everybody on it. Whoever comes later boards a new one, and finds what the store says.
@@ -185,6 +194,12 @@ impl Flight {
     #[must_use]
     pub fn is_of(&self, request: &Fingerprint) -> bool {
         self.fingerprint.same_as(request)
+    }
+
+    /// The span of the execution, where it is traced: what those who joined link to.
+    #[must_use]
+    pub fn execution(&self) -> Option<Arc<SpanRef>> {
+        self.execution.get().map(Arc::clone)
     }
 
     /// Takes a place among at most `max` who wait for the landing; `None`: it is full.

@@ -8,7 +8,7 @@
 //! - [`store`] holds records; [`flight`] what runs here; [`upstream`] the connections behind; [`route`] finds the policy;
 //!   [`identity`] verifies tokens; [`tls`] says whom to believe, and how to prove oneself.
 //! - [`proxy`] walks a request through all of these once; [`server`] brings the requests, [`admin`] the operators.
-//! - [`config`] reads what we are told, [`cli`] the command line; [`telemetry`] says what we did; [`app`] puts it all together, and anew
+//! - [`config`] reads what we are told, [`cli`] the command line; [`telemetry`] says what we did, [`otlp`] exports the traces of it; [`app`] puts it all together, and anew
 //!   at a reload; [`demo`] has something to try it on.
 //! - Tools that know none of this: [`tasks`] alone spawns, [`timers`] are used again, [`limit`] bounds, [`net`] has streams,
 //!   [`descriptors`] knows how many files may be open.
@@ -24,6 +24,7 @@ pub mod flight;
 pub mod identity;
 pub mod limit;
 pub mod net;
+pub mod otlp;
 pub mod proxy;
 pub mod route;
 pub mod server;

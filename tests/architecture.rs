@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 20] = [
+const ARROWS: [(&str, &str); 21] = [
     (
         "main",
         "app cli config demo descriptors server tasks telemetry",
@@ -20,7 +20,7 @@ const ARROWS: [(&str, &str); 20] = [
     ("cli", "config telemetry"),
     (
         "app",
-        "admin config core descriptors flight identity limit proxy server store tasks telemetry tls upstream",
+        "admin config core descriptors flight identity limit otlp proxy server store tasks telemetry tls upstream",
     ),
     ("demo", "server tasks"),
     (
@@ -33,6 +33,7 @@ const ARROWS: [(&str, &str); 20] = [
         "config core flight identity limit route store tasks telemetry timers tls upstream",
     ),
     ("identity", "core tasks tls"),
+    ("otlp", "config core store tasks telemetry tls"),
     ("flight", "core"),
     ("store", "config core tasks telemetry"),
     ("upstream", "config core net tasks telemetry timers tls"),

@@ -1,7 +1,7 @@
 //! What a new configuration changes: what only a restart can, and what makes older records fit no more.
 
 use crate::{
-    config::{Config, Route},
+    config::{Config, Otlp, Route, Telemetry},
     core::policy::Policy,
 };
 
@@ -53,10 +53,33 @@ pub(super) fn need_a_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "telemetry.access_log",
             telemetry.access_log == other_telemetry.access_log,
         ),
+        (
+            "telemetry.otlp_endpoint",
+            endpoint(telemetry) == endpoint(other_telemetry),
+        ),
+        (
+            "telemetry.otlp_sample_ratio",
+            same_ratio(telemetry, other_telemetry),
+        ),
     ]
     .into_iter()
     .filter_map(|(key, same)| (!same).then_some(key))
     .collect()
+}
+
+/// Where traces go, whichever part of them.
+fn endpoint(telemetry: &Telemetry) -> Option<Otlp> {
+    let otlp = telemetry.otlp.clone()?;
+    Some(Otlp {
+        sample_ratio: 1.0,
+        ..otlp
+    })
+}
+
+/// Whether the same part of the traces goes there; where none do, no part counts.
+fn same_ratio(old: &Telemetry, new: &Telemetry) -> bool {
+    let ratios = old.otlp.as_ref().zip(new.otlp.as_ref());
+    ratios.is_none_or(|(old, new)| old.sample_ratio.to_bits() == new.sample_ratio.to_bits())
 }
 
 /// The routes, by name, whose older records may no longer be found by their retries, or be taken for others'.
@@ -111,6 +134,10 @@ mod tests {
             ("telemetry.log_format = 'text'", "telemetry.log_format"),
             ("telemetry.log_level = 'warn'", "telemetry.log_level"),
             ("telemetry.access_log = false", "telemetry.access_log"),
+            (
+                "telemetry.otlp_endpoint = 'http://c:4317'",
+                "telemetry.otlp_endpoint",
+            ),
         ] {
             assert_eq!(need_a_restart(&old, &read(text)), [key]);
         }

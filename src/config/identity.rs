@@ -200,7 +200,7 @@ fn keys(mut section: Section<'_>, verifiers: &Verifiers) -> Result<Option<Settin
         s.overruled("jwks_file");
     }
     if nearer(url, file) {
-        let url = s.text_or("jwks_url", None, |text| jwks_url(text).map(Some));
+        let url = s.text_or("jwks_url", None, |text| plain_url(text).map(Some));
         refused |= url.is_none();
         source = url.flatten().map(Source::Url).or(source);
     } else {
@@ -246,8 +246,8 @@ fn named(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-/// Reads `jwks_url`.
-fn jwks_url(text: &str) -> Result<Url, Refusal> {
+/// Reads a URL that the proxy itself calls: one without credentials and fragment.
+pub(super) fn plain_url(text: &str) -> Result<Url, Refusal> {
     const URL: &str = "\"https://host:port/path\", \"http://host:port/path\"";
     let refuse = |why: &str| Refusal::wrong(why).allowed(URL);
     let Some((spoken @ ("http" | "https"), rest)) = text.split_once("://") else {
@@ -300,7 +300,7 @@ mod tests {
             ("https://192.0.2.1:81/a", "192.0.2.1", 81, "/a"),
             ("https://[::1]", "::1", 443, "/"),
         ] {
-            let url = jwks_url(text).expect(text);
+            let url = plain_url(text).expect(text);
             assert_eq!(
                 (url.host.as_str(), url.port, url.target.as_str()),
                 (host, port, target)
@@ -332,7 +332,7 @@ mod tests {
             "HTTPS://id.test/jwks",
             "https:/id.test/jwks",
         ] {
-            assert!(jwks_url(bad).is_err(), "{bad}");
+            assert!(plain_url(bad).is_err(), "{bad}");
         }
     }
 }

@@ -11,6 +11,7 @@ mod dialect;
 mod environment;
 mod identity;
 mod kinds;
+mod otlp;
 mod policy;
 mod printed;
 mod problem;
@@ -47,6 +48,7 @@ use crate::{
     tls::{ServerFiles, UpstreamFiles},
 };
 
+pub use self::otlp::{Otlp, OtlpTransport};
 pub use self::redis::{RedisServers, RedisUrl};
 pub use self::{
     address::admin_url,
@@ -309,7 +311,7 @@ pub enum OnFull {
 }
 
 /// `[telemetry]`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Telemetry {
     /// How log lines look.
     pub log_format: LogFormat,
@@ -317,6 +319,8 @@ pub struct Telemetry {
     pub log_level: String,
     /// Whether each request gets a line.
     pub access_log: bool,
+    /// Where traces go; `None`: nowhere, as is the default.
+    pub otlp: Option<Otlp>,
 }
 
 /// `telemetry.log_format`

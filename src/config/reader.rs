@@ -277,21 +277,6 @@ impl<'a> Section<'a> {
         sections.into_iter().collect()
     }
 
-    /// A key that this version does not have; only its value `off`, which asks for nothing, is taken.
-    pub(super) fn unavailable(&mut self, key: &'static str, off: Option<Value>) {
-        let kind = match off {
-            Some(Value::Flag(_)) => Kind::Flag,
-            Some(Value::Ratio(_)) => Kind::Ratio,
-            _ => Kind::Text,
-        };
-        if let Some((node, path)) = self.take(key, kind, None)
-            && off.as_ref() != Some(&node.value)
-        {
-            let allowed = off.map_or_else(|| "to leave it out".into(), |off| off.to_string());
-            self.refuse(key, &node, &path, Refusal::unavailable().allowed(allowed));
-        }
-    }
-
     /// A key whose value is known by name only.
     pub(super) fn skip(&mut self, key: &'static str) {
         self.take(key, Kind::Text, None);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, problem::Refusal,
-    reader::Section, source::Value, tls, token, words::own_path,
+    Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, otlp, problem::Refusal,
+    reader::Section, tls, token, words::own_path,
 };
 
 /// The shortest span that counts as one.
@@ -115,13 +115,13 @@ pub(super) fn telemetry(mut section: Section<'_>) -> Option<Telemetry> {
     let log_format = s.choice("log_format", "auto", &formats);
     let log_level = s.text("log_level", "info", level);
     let access_log = s.flag("access_log", true);
-    s.unavailable("otlp_endpoint", Some(Value::text("")));
-    s.unavailable("otlp_sample_ratio", Some(Value::Ratio(1.0)));
+    let otlp = otlp::otlp(s);
     section.finish();
     Some(Telemetry {
         log_format: log_format?,
         log_level: log_level?,
         access_log: access_log?,
+        otlp: otlp.ok()?,
     })
 }
 

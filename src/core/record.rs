@@ -13,6 +13,7 @@ use super::{
     key::Key,
     policy::{AfterExpiry, RouteName},
     time::Timestamp,
+    trace::SpanRef,
 };
 use bytes::{Bytes, BytesMut};
 
@@ -261,6 +262,8 @@ pub struct StoredAnswer {
     trailers: u32,
     lines: Arc<[(HeaderName, HeaderValue)]>,
     body: Bytes,
+    /// The span of the execution that brought it, where that was traced: what replays link to.
+    execution: Option<Arc<SpanRef>>,
 }
 
 impl StoredAnswer {
@@ -270,6 +273,9 @@ impl StoredAnswer {
 
     /// What a header line costs beside name and value.
     pub const HEADER_OVERHEAD: usize = size_of::<(HeaderName, HeaderValue)>();
+
+    /// What the span of its execution costs, where that was traced: both ids, and two counters of who shares them.
+    const EXECUTION: usize = size_of::<SpanRef>() + 16;
 
     /// Takes an answer over for keeping. All values and the body are copied out of the buffers that they
     /// arrived in, into one, so that a small answer does not pin a large read buffer.
@@ -281,6 +287,7 @@ impl StoredAnswer {
             trailers: 0,
             lines,
             body,
+            execution: None,
         }
     }
 
@@ -293,6 +300,7 @@ impl StoredAnswer {
             trailers: 0,
             lines,
             body,
+            execution: None,
         }
     }
 
@@ -315,7 +323,23 @@ impl StoredAnswer {
                 .collect(),
             status: self.status,
             body: self.body,
+            execution: self.execution,
         }
+    }
+
+    /// The same, brought by the execution with this span.
+    #[must_use]
+    pub fn executed_in(self, span: SpanRef) -> Self {
+        Self {
+            execution: Some(Arc::new(span)),
+            ..self
+        }
+    }
+
+    /// The span of the execution that brought it, if it was traced.
+    #[must_use]
+    pub const fn execution(&self) -> Option<&Arc<SpanRef>> {
+        self.execution.as_ref()
     }
 
     /// The status that the upstream answered with.
@@ -359,7 +383,8 @@ impl StoredAnswer {
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len() + Self::HEADER_OVERHEAD)
             .sum();
-        Self::OVERHEAD + head + self.body.len()
+        let execution = self.execution.as_ref().map_or(0, |_| Self::EXECUTION);
+        Self::OVERHEAD + head + self.body.len() + execution
     }
 }
 
@@ -396,6 +421,7 @@ impl fmt::Debug for StoredAnswer {
             .field("lines", &self.lines.len())
             .field("trailers", &self.trailers)
             .field("body", &self.body.len())
+            .field("traced", &self.execution.is_some())
             .finish()
     }
 }
@@ -435,7 +461,13 @@ mod tests {
 
     #[test]
     fn trailers_make_no_record_larger_that_has_none() {
-        let without = size_of::<(StatusCode, Arc<[(HeaderName, HeaderValue)]>, Bytes)>();
+        type Parts = (
+            StatusCode,
+            Arc<[(HeaderName, HeaderValue)]>,
+            Bytes,
+            Option<Arc<SpanRef>>,
+        );
+        let without = size_of::<Parts>();
         assert_eq!(size_of::<StoredAnswer>(), without);
     }
 

@@ -1,7 +1,10 @@
 //! Trace context (W3C Trace Context, levels 1 and 2): a trace that comes in goes on byte for byte, where none comes one is started.
 //!
-//! The proxy adds no span of its own: the parent that the upstream sees is the client's. A `traceparent` that is not valid is no trace: a new one
-//! is started in its place, and a `tracestate` without its parent goes. `baggage` is not ours to read.
+//! Where the proxy records no span of its own, the parent that the upstream sees is the client's; where it does ([`Trace::write_from`]), the
+//! span of the call is. A `traceparent` that is not valid is no trace: a new one is started in its place, and a `tracestate` without its
+//! parent goes. `baggage` is not ours to read.
+
+use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -18,9 +21,88 @@ pub struct Trace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// It came with the request.
-    Received,
+    Received(Parent),
     /// It begins here, with this parent.
     Started([u8; 16]),
+}
+
+/// The span that a request came from, as digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parent {
+    id: [u8; 16],
+    flags: [u8; 2],
+}
+
+impl Parent {
+    /// The flags that are defined: sampled, and that the trace's id is random (level 2, section 3.2.2.5).
+    fn flags(self) -> u8 {
+        let [_, low] = self.flags;
+        u8::try_from(value_of(low)).unwrap_or(0) & 3
+    }
+}
+
+/// Whether whoever began a trace records it: what its `traceparent` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampled {
+    /// It is recorded.
+    Yes,
+    /// It is not.
+    No,
+    /// It begins here: nobody has said so yet.
+    Open,
+}
+
+/// The id of a span: 8 bytes, not all of them zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanId(NonZeroU64);
+
+impl SpanId {
+    /// The id that this random number makes.
+    #[must_use]
+    pub const fn from_random(number: u64) -> Self {
+        match NonZeroU64::new(number) {
+            Some(number) => Self(number),
+            None => Self(NonZeroU64::MIN),
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 8] {
+        self.0.get().to_be_bytes()
+    }
+}
+
+/// A span, as others name it: by its trace's id and its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanRef {
+    /// The trace.
+    pub trace: [u8; 16],
+    /// The span in it.
+    pub span: SpanId,
+}
+
+impl SpanRef {
+    /// Both ids, one behind the other: how records keep it.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let (trace, span) = bytes.split_at_mut(16);
+        trace.copy_from_slice(&self.trace);
+        span.copy_from_slice(&self.span.to_bytes());
+        bytes
+    }
+
+    /// What [`Self::to_bytes`] wrote; `None`: one of the ids is zero.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 24]) -> Option<Self> {
+        let (trace, span) = bytes.split_first_chunk::<16>()?;
+        let span = NonZeroU64::new(u64::from_be_bytes(span.try_into().ok()?))?;
+        (*trace != [0; 16]).then_some(Self {
+            trace: *trace,
+            span: SpanId(span),
+        })
+    }
 }
 
 /// A trace's id: 32 hexadecimal digits in lower case, not all of them zero.
@@ -33,6 +115,16 @@ impl TraceId {
     pub const fn digits(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// The 16 bytes that they stand for.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        for (half, digits) in bytes.chunks_exact_mut(8).zip(self.0.chunks_exact(16)) {
+            half.copy_from_slice(&number(digits).to_be_bytes());
+        }
+        bytes
+    }
 }
 
 impl Trace {
@@ -40,9 +132,9 @@ impl Trace {
     #[must_use]
     pub fn of(headers: &HeaderMap, random: impl FnOnce() -> [u64; 3]) -> Self {
         match received(headers) {
-            Some(id) => Self {
+            Some((id, parent)) => Self {
                 id,
-                origin: Origin::Received,
+                origin: Origin::Received(parent),
             },
             None => Self::start(random()),
         }
@@ -67,9 +159,28 @@ impl Trace {
         self.id
     }
 
+    /// Whether it is recorded, as far as that is said.
+    #[must_use]
+    pub fn sampled(&self) -> Sampled {
+        match self.origin {
+            Origin::Started(_) => Sampled::Open,
+            Origin::Received(parent) if parent.flags() & 1 == 1 => Sampled::Yes,
+            Origin::Received(_) => Sampled::No,
+        }
+    }
+
+    /// The client's span; `None`: the trace begins here.
+    #[must_use]
+    pub fn parent(&self) -> Option<SpanId> {
+        match self.origin {
+            Origin::Started(_) => None,
+            Origin::Received(parent) => NonZeroU64::new(number(&parent.id)).map(SpanId),
+        }
+    }
+
     /// Says it in a request of the proxy's own as well, that `asking` is the reason of.
     pub fn copy(&self, asking: &HeaderMap, headers: &mut HeaderMap) {
-        if self.origin == Origin::Received {
+        if matches!(self.origin, Origin::Received(_)) {
             for name in [TRACEPARENT, TRACESTATE] {
                 for line in asking.get_all(&name) {
                     headers.append(name.clone(), line.clone());
@@ -83,8 +194,27 @@ impl Trace {
         let Origin::Started(parent) = &self.origin else {
             return;
         };
-        // version 00, and no flag: nobody has recorded anything yet (section 3.2.2.5).
+        // No flag: nobody has recorded anything yet (section 3.2.2.5).
+        self.say(*parent, b'0', headers);
+        headers.remove(TRACESTATE);
+    }
+
+    /// Makes the head of a request say that it comes from `span`, a recorded one of this trace. The `tracestate` stays what it is: the proxy
+    /// has no entry there (section 3.3).
+    pub fn write_from(&self, span: SpanId, headers: &mut HeaderMap) {
+        let flags = match self.origin {
+            Origin::Received(parent) => parent.flags(),
+            Origin::Started(_) => 0,
+        };
+        self.say(digits(span.0.get()), b'0' + (flags | 1), headers);
+    }
+
+    fn say(&self, parent: [u8; 16], flags: u8, headers: &mut HeaderMap) {
+        // version 00 (section 3.2.2.1)
         let mut value = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        if let Some(last) = value.last_mut() {
+            *last = flags;
+        }
         let parts = value.split_at_mut(ID_ENDS);
         for (place, digits) in [
             (parts.0.get_mut(ID_BEGINS..), self.id.0.as_slice()),
@@ -98,15 +228,14 @@ impl Trace {
         if let Ok(value) = HeaderValue::from_bytes(&value) {
             headers.insert(TRACEPARENT, value);
         }
-        headers.remove(TRACESTATE);
     }
 }
 
 const ID_BEGINS: usize = 3;
 const ID_ENDS: usize = ID_BEGINS + 32;
 
-/// The id of the one valid `traceparent` (section 3.2); several lines are none.
-fn received(headers: &HeaderMap) -> Option<TraceId> {
+/// The ids and flags of the one valid `traceparent` (section 3.2); several lines are none.
+fn received(headers: &HeaderMap) -> Option<(TraceId, Parent)> {
     let mut lines = headers.get_all(TRACEPARENT).iter();
     let value = lines.next()?.as_bytes();
     if lines.next().is_some() {
@@ -131,7 +260,11 @@ fn received(headers: &HeaderMap) -> Option<TraceId> {
         _ => matches!(rest.first(), None | Some(b'-')),
     };
     let hexadecimal = is_hex(id) && is_hex(parent) && is_hex(&[v0, v1, f0, f1]);
-    (ends && hexadecimal && !is_zero(id) && !is_zero(parent)).then_some(TraceId(*id))
+    let parent_is = Parent {
+        id: *parent,
+        flags: [f0, f1],
+    };
+    (ends && hexadecimal && !is_zero(id) && !is_zero(parent)).then_some((TraceId(*id), parent_is))
 }
 
 /// The length of a `traceparent` of version 00.
@@ -145,6 +278,20 @@ fn is_hex<const N: usize>(digits: &[u8; N]) -> bool {
 
 fn is_zero<const N: usize>(digits: &[u8; N]) -> bool {
     *digits == [b'0'; N]
+}
+
+/// The number that up to 16 digits in lower case stand for.
+fn number(digits: &[u8]) -> u64 {
+    let next = |number: u64, digit: &u8| number << 4 | value_of(*digit);
+    digits.iter().fold(0, next)
+}
+
+fn value_of(digit: u8) -> u64 {
+    u64::from(if digit < b'a' {
+        digit.wrapping_sub(b'0')
+    } else {
+        digit.wrapping_sub(b'a' - 10)
+    })
 }
 
 fn digits(number: u64) -> [u8; 16] {
@@ -240,6 +387,50 @@ mod tests {
         let trace = Trace::start([0, 0, 0]);
         let mut headers = HeaderMap::new();
         trace.write(&mut headers);
-        assert_eq!(received(&headers), Some(trace.id()));
+        let (id, _) = received(&headers).expect("a trace");
+        assert_eq!(id, trace.id());
+    }
+
+    #[test]
+    fn what_is_recorded_says_so_and_names_its_own_span() {
+        let span = SpanId::from_random(0xabc);
+        for (came, sampled, sent) in [
+            ("-00", Sampled::No, "-0000000000000abc-01"),
+            ("-01", Sampled::Yes, "-0000000000000abc-01"),
+            ("-02", Sampled::No, "-0000000000000abc-03"),
+            ("-ff", Sampled::Yes, "-0000000000000abc-03"),
+        ] {
+            let came = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7{came}");
+            let (trace, mut headers) = of(&[&came]);
+            assert_eq!(trace.sampled(), sampled, "{came}");
+            let parent = trace.parent().expect("the client's");
+            assert_eq!(parent.to_bytes(), 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+            trace.write_from(span, &mut headers);
+            let sent = format!("00-4bf92f3577b34da6a3ce929d0e0e4736{sent}");
+            assert_eq!(headers.get(TRACEPARENT).unwrap(), sent.as_str());
+            assert!(headers.contains_key(TRACESTATE), "it is the client's");
+        }
+        let (trace, mut headers) = of(&[]);
+        assert_eq!((trace.sampled(), trace.parent()), (Sampled::Open, None));
+        trace.write_from(span, &mut headers);
+        let expected = "00-0000000000000123000000000000abcd-0000000000000abc-01";
+        assert_eq!(headers.get(TRACEPARENT).unwrap(), expected);
+    }
+
+    #[test]
+    fn ids_are_kept_as_they_are() {
+        let (trace, _) = of(&[GOOD]);
+        let bytes = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
+        assert_eq!(trace.id().to_bytes(), bytes);
+        let span = SpanRef {
+            trace: bytes,
+            span: SpanId::from_random(7),
+        };
+        assert_eq!(SpanRef::from_bytes(&span.to_bytes()), Some(span));
+        assert_eq!(SpanRef::from_bytes(&[0; 24]), None);
+        let mut nowhere = span.to_bytes();
+        nowhere[..16].fill(0);
+        assert_eq!(SpanRef::from_bytes(&nowhere), None);
+        assert_eq!(SpanId::from_random(0), SpanId::from_random(1));
     }
 }

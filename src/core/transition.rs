@@ -102,6 +102,10 @@ pub enum Begun {
 
 /// What [`settle`] answers with.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is handed over once, to whoever takes the record out"
+)]
 pub enum After {
     /// The record to write in the claim's place.
     Kept(Record),

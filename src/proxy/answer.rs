@@ -1,6 +1,6 @@
 //! Answers: how a record, a landing or a problem becomes a response.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -15,6 +15,7 @@ use crate::{
         problem::Problem,
         record::{Record, ShortId, State, StoredAnswer},
         time::Timestamp,
+        trace::SpanRef,
         trailers::{self, Taken},
     },
     telemetry::metrics::Outcome,
@@ -30,6 +31,8 @@ pub(super) struct Answer {
     pub(super) upstream: Option<Duration>,
     /// Bytes of the request's body, where they were counted.
     pub(super) request_bytes: Option<u64>,
+    /// The span of the execution that it is the answer of, where another request began that, and it was traced.
+    pub(super) execution: Option<Arc<SpanRef>>,
 }
 
 impl Answer {
@@ -40,7 +43,13 @@ impl Answer {
             record: None,
             upstream: None,
             request_bytes: None,
+            execution: None,
         }
+    }
+
+    pub(super) fn brought_by(mut self, execution: Option<Arc<SpanRef>>) -> Self {
+        self.execution = execution;
+        self
     }
 
     pub(super) fn of(mut self, record: ShortId) -> Self {

@@ -23,6 +23,7 @@ use super::{
     forward::{not_switched, outgoing_head, passed_head},
     keyed::Start,
     settle::Settling,
+    traced::{CallSpan, Traced},
 };
 use crate::{
     config::Route,
@@ -38,7 +39,10 @@ use crate::{
     limit::Permit,
     store::{Claim, Held},
     tasks::caught,
-    telemetry::metrics::{Outcome, RouteMetrics, StatusClass},
+    telemetry::{
+        metrics::{Outcome, RouteMetrics, StatusClass},
+        spans::CallEnd,
+    },
     upstream::{OutgoingBody, Pool, SendFailure, UpstreamBody},
 };
 
@@ -70,6 +74,8 @@ pub(super) struct Execution {
     fingerprint: Arc<Fingerprint>,
     /// Whether the first client takes trailers.
     taken: Taken,
+    /// The request's span and the call's, where it is traced.
+    traced: Option<(Traced, CallSpan)>,
     room: Permit,
     _permit: Permit,
 }
@@ -82,6 +88,19 @@ enum Called {
     Live(Live),
     /// No usable answer.
     Failed(Failure),
+}
+
+impl Called {
+    /// As its span says it.
+    fn end(&self) -> CallEnd {
+        match self {
+            Self::Whole(whole) => CallEnd::Answered(whole.parts.status),
+            Self::Live(live) => CallEnd::Answered(live.parts.status),
+            Self::Failed(Failure::NotSent) => CallEnd::Failed(Problem::UpstreamUnreachable.slug()),
+            Self::Failed(Failure::MaybeSent) => CallEnd::Failed(Problem::UpstreamFailed.slug()),
+            Self::Failed(Failure::TimedOut) => CallEnd::Failed(Problem::UpstreamTimeout.slug()),
+        }
+    }
 }
 
 impl Execution {
@@ -110,6 +129,10 @@ impl Execution {
         );
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
+        let traced = place.traced.map(|traced| {
+            let call = traced.call(worker, &place.trace, &parts.method, &mut parts.headers);
+            (traced, call)
+        });
         Self {
             worker: Arc::clone(worker),
             route: place.route.clone(),
@@ -122,6 +145,7 @@ impl Execution {
             request: Request::from_parts(parts, OutgoingBody::whole(buffered.body)),
             fingerprint,
             taken,
+            traced,
             room: buffered.room,
             _permit: start.permit,
         }
@@ -141,6 +165,7 @@ impl Execution {
             request,
             fingerprint,
             taken,
+            traced,
             mut room,
             _permit,
         } = self;
@@ -168,6 +193,9 @@ impl Execution {
             None => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
         };
 
+        if let Some((_, call)) = traced {
+            call.end(&worker, called.end(), started);
+        }
         let late = started.elapsed() >= pool.upstream().response_timeout;
         let finish = Finish {
             settling: Settling {
@@ -176,6 +204,7 @@ impl Execution {
                 metrics,
                 id,
                 late,
+                traced: traced.map(|(request, _)| request),
             },
             deadline,
             first,

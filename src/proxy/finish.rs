@@ -108,6 +108,9 @@ impl Finish<'_> {
             // Where there is no body there is nothing to stand behind.
             answer = answer.with_trailers(&trailers);
         }
+        if let Some(traced) = self.settling.traced {
+            answer = answer.executed_in(traced.span());
+        }
         // From here on there is one copy of the body, in a buffer of its own.
         let body = Bytes::clone(answer.body());
         let mut response = Response::from_parts(parts, AnswerBody::whole(body));

@@ -18,6 +18,7 @@ use super::{
     buffered::Buffered,
     execute::{Execution, First},
     read_away, replay_auth,
+    traced::failed,
 };
 use crate::{
     core::{
@@ -34,7 +35,7 @@ use crate::{
     flight::{Boarding, Landing, Seat},
     limit::Permit,
     store::{Begin, Bound, StoreError, Stores},
-    telemetry::metrics::{Limit, Outcome, RouteMetrics},
+    telemetry::metrics::{Limit, Outcome, RouteMetrics, StoreOp, StoreResult},
     upstream::Received,
 };
 
@@ -301,7 +302,8 @@ impl Visit<'_> {
                 Some(stored) => match self.permitted(parts).await {
                     Ok(()) => {
                         let response = answer::replay(record, stored, policy, parts.into());
-                        Answer::new(response, Outcome::Hit).of(self.record())
+                        let answer = Answer::new(response, Outcome::Hit).of(self.record());
+                        answer.brought_by(stored.execution().map(Arc::clone))
                     }
                     Err(denied) => *denied,
                 },
@@ -358,8 +360,19 @@ impl Visit<'_> {
             seat.land(Landing::Failed(Problem::Overloaded));
             return Led::answered(self.problem(&Problem::Overloaded, Outcome::Overloaded));
         };
-        match proxy.records.begin(&self.id, &self.ask()).await {
+        let begun = self.place.traced.map(|_| Instant::now());
+        let done = proxy.records.begin(&self.id, &self.ask()).await;
+        if let (Some(traced), Some(begun)) = (self.place.traced, begun) {
+            let result = done
+                .as_ref()
+                .map_or_else(|why| failed(*why), |_| StoreResult::Ok);
+            traced.store(self.worker, StoreOp::Begin, result, begun);
+        }
+        match done {
             Ok(Begin::Claimed(claim)) => {
+                if let Some(traced) = self.place.traced {
+                    seat.traced(traced.span());
+                }
                 seat.running();
                 Led::Claimed(Box::new(Start {
                     claim,

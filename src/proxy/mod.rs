@@ -22,6 +22,7 @@ mod records;
 mod replay_auth;
 mod settle;
 mod setup;
+mod traced;
 mod traces;
 mod unread;
 mod upgrade;
@@ -40,6 +41,7 @@ use self::{
     answer::Answer,
     forward::{Through, forward},
     keyed::{Keyed, Name},
+    traced::{RequestSpan, Traced},
     unread::Unread,
 };
 pub use self::{
@@ -72,6 +74,7 @@ use crate::{
     telemetry::{
         access::{AccessLog, Line},
         metrics::{Metrics, Outcome},
+        spans::Spans,
     },
     timers::Timers,
     upstream::Pool,
@@ -115,6 +118,8 @@ pub struct Proxy {
     pub metrics: Metrics,
     /// One line a request.
     pub access: AccessLog,
+    /// What keyed requests leave of their traces.
+    pub spans: Spans,
     /// The time that dates in answers go by.
     pub clock: SystemClock,
 }
@@ -143,6 +148,8 @@ struct Place<'a> {
     path: &'a str,
     peer: &'a Peer,
     trace: Trace,
+    /// Set where the request may turn out to be keyed, and its trace is recorded.
+    traced: Option<Traced>,
 }
 
 /// An error of the proxy's own, and how it is counted.
@@ -184,6 +191,7 @@ impl Worker {
         framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
         let trace = Trace::of(request.headers(), || self.traces.next());
         let (route, course) = self.dispatch(&request, &peer, &path, trace);
+        let span = RequestSpan::of(&self, &course, &trace, route, &method, started);
         let answer = match course {
             Course::Answered(answer) => answer.behind(read_away(request).await),
             Course::Through(through) => forward(&self, through, request, &peer).await,
@@ -192,6 +200,9 @@ impl Worker {
             Course::Unread(unread) => Box::pin(unread::answer(&self, unread, request)).await,
         };
         let took = started.elapsed();
+        if let Some(mut span) = span {
+            span.answered(&answer);
+        }
         self.proxy
             .metrics
             .route(route)
@@ -275,15 +286,17 @@ impl Worker {
             path,
             peer,
             trace,
+            traced: None,
         };
         (Some(index), self.on_route(request, place))
     }
 
-    fn on_route<'a>(&'a self, request: &Request<Incoming>, place: Place<'a>) -> Course<'a> {
+    fn on_route<'a>(&'a self, request: &Request<Incoming>, mut place: Place<'a>) -> Course<'a> {
         let policy = &place.route.policy;
         match policy.key {
             KeyRule::Off => return Course::Through(place.through(Outcome::Unkeyed)),
             KeyRule::Derived => {
+                place.traced = Traced::begin(self, &place.trace);
                 let name = Name::Derived;
                 return Course::Keyed(Keyed { place, name });
             }
@@ -295,7 +308,10 @@ impl Worker {
         };
         let kind = body_kind(policy, head.headers, request.body());
         let found = match key::find_in_head(policy, head, kind) {
-            Ok(Sought::InBody) => return Course::Unread(Unread { place, kind }),
+            Ok(Sought::InBody) => {
+                place.traced = Traced::begin(self, &place.trace);
+                return Course::Unread(Unread { place, kind });
+            }
             Ok(Sought::Found(found)) => Ok(found),
             Err(refused) => Err(refused),
         };
@@ -303,6 +319,7 @@ impl Worker {
             ByKey::Refused(answer) => Course::Answered(answer),
             ByKey::Through(through) => Course::Through(through),
             ByKey::Keyed(key) => {
+                place.traced = Traced::begin(self, &place.trace);
                 let name = Name::Key(key);
                 Course::Keyed(Keyed { place, name })
             }

@@ -31,7 +31,10 @@ use crate::{
         problem::Problem,
         record::ShortId,
     },
-    telemetry::metrics::{Limit, Outcome, StatusClass},
+    telemetry::{
+        metrics::{Limit, Outcome, StatusClass},
+        spans::CallEnd,
+    },
     upstream::{OutgoingBody, UpstreamBody},
 };
 
@@ -96,6 +99,9 @@ async fn ask(
         &place.trace,
         pool.upstream(),
     );
+    let call = place
+        .traced
+        .map(|traced| traced.call(worker, &place.trace, &parts.method, &mut parts.headers));
     let question = Request::from_parts(parts, OutgoingBody::whole(Bytes::new()));
 
     let sent = Instant::now();
@@ -110,6 +116,14 @@ async fn ask(
     };
     let metrics = proxy.metrics.route(Some(place.index));
     metrics.upstream(StatusClass::from(status), sent.elapsed());
+    if let Some(call) = call {
+        let end = match (status, &answered) {
+            (Some(status), _) => CallEnd::Answered(status),
+            (None, Some(_)) => CallEnd::Failed(Problem::UpstreamFailed.slug()),
+            (None, None) => CallEnd::Failed(Problem::UpstreamTimeout.slug()),
+        };
+        call.end(worker, end, sent);
+    }
     match answered {
         Some(Ok(response)) if response.status().is_success() => {
             let_go(worker, response.into_body());

@@ -2,9 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::Worker;
+use super::{
+    Worker,
+    traced::{Traced, failed},
+};
 use crate::{
     config::Route,
     core::{
@@ -13,7 +16,7 @@ use crate::{
         transition::Settlement,
     },
     store::{Claim, Settled, Unsettled},
-    telemetry::metrics::{RouteMetrics, SettledAs},
+    telemetry::metrics::{RouteMetrics, SettledAs, StoreOp, StoreResult},
 };
 
 /// Whose record it is.
@@ -25,6 +28,8 @@ pub(super) struct Settling<'a> {
     pub(super) id: RecordId,
     /// Whether the first client was told 504 before.
     pub(super) late: bool,
+    /// The request that began it, where that is traced.
+    pub(super) traced: Option<Traced>,
 }
 
 impl Settling<'_> {
@@ -32,13 +37,18 @@ impl Settling<'_> {
     /// answer, for as long as the claim holds.
     pub(super) async fn settle(&self, claim: Claim, settlement: Settlement) -> Option<Settled> {
         let terms = self.route.policy.terms;
-        match self
-            .worker
-            .proxy
-            .records
-            .settle(claim, settlement, &terms)
-            .await
-        {
+        let begun = self.traced.map(|_| Instant::now());
+        let records = &self.worker.proxy.records;
+        let done = records.settle(claim, settlement, &terms).await;
+        if let (Some(traced), Some(begun)) = (self.traced, begun) {
+            let result = match &done {
+                Ok(Settled::Lost) => StoreResult::Lost,
+                Ok(Settled::Kept(_) | Settled::Released) => StoreResult::Ok,
+                Err(unsettled) => failed(unsettled.why),
+            };
+            traced.store(self.worker, StoreOp::Settle, result, begun);
+        }
+        match done {
             Ok(settled) => {
                 count(&settled, self.metrics, self.id.short(), self.late);
                 Some(settled)

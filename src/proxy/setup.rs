@@ -23,7 +23,7 @@ use crate::{
     limit::Limit,
     route::Router,
     store::{Stores, clock::SystemClock, disk::DiskStore, memory::MemoryStore, redis::RedisStore},
-    telemetry::{access::AccessLog, metrics::Metrics},
+    telemetry::{access::AccessLog, metrics::Metrics, spans::Spans},
 };
 
 impl Proxy {
@@ -36,6 +36,7 @@ impl Proxy {
         verifiers: Vec<Kept>,
         metrics: &Metrics,
         access: AccessLog,
+        spans: Spans,
     ) -> anyhow::Result<Self> {
         let clock = SystemClock::start();
         let store = match config.store.kind {
@@ -66,6 +67,7 @@ impl Proxy {
             buffered: Limit::new(config.server.max_buffered_bytes),
             metrics: metrics.clone(),
             access,
+            spans,
             clock,
         };
         Self::of(config, verifiers, lasting)
@@ -89,6 +91,7 @@ impl Proxy {
             buffered: Arc::clone(&self.buffered),
             metrics: self.metrics.for_routes(&names),
             access: self.access.for_routes(&names),
+            spans: self.spans.for_routes(&config.routes),
             clock: self.clock,
         };
         Self::of(config, verifiers, lasting)
@@ -138,6 +141,7 @@ impl Proxy {
             buffered,
             metrics,
             access,
+            spans,
             clock,
         } = lasting;
         Ok(Self {
@@ -158,6 +162,7 @@ impl Proxy {
             verifiers,
             metrics,
             access,
+            spans,
             clock,
         })
     }
@@ -172,6 +177,7 @@ struct Lasting {
     buffered: Arc<Limit>,
     metrics: Metrics,
     access: AccessLog,
+    spans: Spans,
     clock: SystemClock,
 }
 

@@ -20,16 +20,20 @@ pub trait Clock: Debug + Send + Sync + 'static {
 /// The wall clock's time, which may be set: for what others have dated, and for nothing that is kept.
 #[must_use]
 pub fn wall() -> Timestamp {
+    Timestamp::from_millis(0).after(since_epoch())
+}
+
+/// The same, as exactly as it is known: for what others compare with their own.
+#[must_use]
+pub fn since_epoch() -> Duration {
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place where the wall clock is read"
     )]
     let wall = SystemTime::now();
     // A wall clock before 1970 is wrong anyway; records need an order of time, not the date.
-    let since_epoch = wall
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_millis(0).after(since_epoch)
+    wall.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// The system's time: the wall clock is read once, at start, and from there on only the monotonic clock counts. So

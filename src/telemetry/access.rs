@@ -229,7 +229,7 @@ fn decimal(buffer: &mut Vec<u8>, before: &str, value: u64) {
 }
 
 /// The methods of RFC 9110, section 9.3, and RFC 5789; a client can make up any other.
-fn method_name(method: &Method) -> &'static str {
+pub(super) fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

@@ -19,6 +19,7 @@
 //! | `idem_proxy_store_up` | gauge | store: 1 while it answers, 0 while it does not |
 //! | `idem_proxy_store_commit_duration_seconds` | histogram | store: how long a commit took that made operations durable |
 //! | `idem_proxy_store_committed_operations_total` | counter | store: operations that were made durable so |
+//! | `idem_proxy_trace_spans_total` | counter | result: spans that were recorded, by what became of them |
 //! | `idem_proxy_log_lines_dropped_total` | counter | log lines that found the queue full or could not be written |
 //!
 //! A pair of route and outcome (or status class) shows up once it has happened, but for the outcomes that alerts watch; levels show
@@ -38,7 +39,7 @@ use prometheus::process_collector::ProcessCollector;
 
 pub use self::labels::{
     ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side,
-    StatusClass, StoreOp, StoreResult,
+    SpanEnd, StatusClass, StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
@@ -68,6 +69,7 @@ struct House {
     handshakes: Table<Handshake, Counter>,
     certificate_reloads: Table<Reload, Counter>,
     floods: Table<Flood, Counter>,
+    spans: Table<SpanEnd, Counter>,
     // The locks are taken at start, at a reload and when the text is asked for, never by a request.
     stores: Mutex<Vec<StoreMetrics>>,
     upstreams: Mutex<Vec<UpstreamMetrics>>,
@@ -100,6 +102,7 @@ impl Metrics {
             handshakes: Table::new(Counter::default),
             certificate_reloads: Table::new(Counter::default),
             floods: Table::new(Counter::default),
+            spans: Table::new(Counter::default),
             stores: Mutex::default(),
             upstreams: Mutex::default(),
             levels: Mutex::default(),
@@ -226,6 +229,11 @@ impl Metrics {
     /// Counts an HTTP/2 connection that was ended for what it sent too much of.
     pub fn flood(&self, flood: Flood) {
         self.0.house.floods.on(flood, Counter::add_one);
+    }
+
+    /// Counts spans by what became of them.
+    pub fn spans(&self, end: SpanEnd, count: u64) {
+        self.0.house.spans.on(end, |spans| spans.add(count));
     }
 
     /// Counts a connection, which is open until the guard is dropped.

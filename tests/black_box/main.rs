@@ -80,6 +80,9 @@ mod reload;
 mod replays;
 #[cfg(test)]
 mod shared;
+#[cfg(test)]
+mod spans;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod times;

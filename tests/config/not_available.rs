@@ -6,17 +6,7 @@ use crate::common::{assert_says, load, load_with, problems};
 
 #[test]
 fn what_this_version_lacks_is_refused_and_never_ignored() {
-    for (text, path) in [
-        ("[store]\nkind = \"postgres\"", "store.kind"),
-        (
-            "[telemetry]\notlp_endpoint = \"http://c:4317\"",
-            "telemetry.otlp_endpoint",
-        ),
-        (
-            "[telemetry]\notlp_sample_ratio = 0.5",
-            "telemetry.otlp_sample_ratio",
-        ),
-    ] {
+    for (text, path) in [("[store]\nkind = \"postgres\"", "store.kind")] {
         let all = load_with(text, &[]).expect_err(text);
         assert!(all.only_unavailable(), "{all}");
         let said = all.to_string();
@@ -29,7 +19,7 @@ fn what_this_version_lacks_is_refused_and_never_ignored() {
 fn what_asks_for_nothing_is_taken() {
     load(
         "[upstream]\nprotocol = \"http1\"\n[identity]\ntrust_unverified = false\n\
-         [telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n",
+         [policy]\non_store_failure = \"reject\"\n[telemetry]\notlp_endpoint = \"\"\notlp_sample_ratio = 1\n",
     );
 }
 

@@ -154,6 +154,27 @@ fn any_other_wrong_value_is_too() {
         ("store.redis", "timeout", "\"0s\"", "from 1ms"),
         ("store.disk", "max_bytes", "\"0B\"", "\"64KiB\""),
         ("telemetry", "access_log", "\"yes\"", "true or false"),
+        (
+            "telemetry",
+            "otlp_endpoint",
+            "\"c:4317\"",
+            "http://host:port/path",
+        ),
+        (
+            "telemetry",
+            "otlp_endpoint",
+            "\"grpc://c:4317\"",
+            "http://host:port/path",
+        ),
+        ("telemetry", "otlp_sample_ratio", "1.5", "0.0 to 1.0"),
+        ("telemetry", "otlp_sample_ratio", "-0.1", "0.0 to 1.0"),
+        ("telemetry", "otlp_sample_ratio", "nan", "0.0 to 1.0"),
+        (
+            "telemetry",
+            "otlp_sample_ratio",
+            "\"half\"",
+            "a number such as 1.0",
+        ),
         ("telemetry", "log_level", "\"inof\"", "did you mean info?"),
         ("telemetry", "log_level", "\"info,=\"", "list"),
     ]);

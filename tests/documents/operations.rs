@@ -18,7 +18,7 @@ use idem_proxy::{
         log,
         metrics::{
             ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs,
-            Side, StatusClass, StoreOp, StoreResult,
+            Side, SpanEnd, StatusClass, StoreOp, StoreResult,
         },
     },
 };
@@ -307,6 +307,10 @@ fn every_label_has_its_values() {
     check(
         "`reason` of a flood",
         Flood::ALL.iter().map(|value| value.as_str()).collect(),
+    );
+    check(
+        "`result` of a span",
+        SpanEnd::ALL.iter().map(|value| value.as_str()).collect(),
     );
     check(
         "`result` of a reload",

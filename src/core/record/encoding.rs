@@ -28,6 +28,7 @@ use crate::core::{
     fingerprint::{Digest, Digests},
     policy::{AfterExpiry, RouteName},
     time::Timestamp,
+    trace::SpanRef,
 };
 
 /// Which part of a record a frame is.
@@ -102,6 +103,8 @@ mod answer {
     pub(super) const BODY: u8 = 3;
     /// One line behind the body, written as a header's.
     pub(super) const TRAILER: u8 = 4;
+    /// The span of the execution: the trace's 16 bytes and the span's 8; absent: it was not traced.
+    pub(super) const EXECUTION: u8 = 5;
 }
 
 /// Flag of a header line: its value is not to be logged.
@@ -180,6 +183,9 @@ pub fn answer(answer: &StoredAnswer) -> Vec<u8> {
         let [high, low] = length.to_be_bytes();
         frame.line(number, &[&[flags, high, low], name, value.as_bytes()]);
     }
+    if let Some(execution) = &answer.execution {
+        frame.field(answer::EXECUTION, &execution.to_bytes());
+    }
     frame.field(answer::BODY, &answer.body);
     frame.finish()
 }
@@ -204,12 +210,17 @@ pub fn read_head(frame: &[u8]) -> Result<Record, Damage> {
 /// [`Damage`]
 pub fn read_answer(frame: &Bytes) -> Result<StoredAnswer, Damage> {
     let (mut status, mut lines, mut trailers, mut body) = (None, Vec::new(), Vec::new(), None);
+    let mut execution = None;
     for field in fields(content(Part::Answer, frame)?) {
         match field? {
             (answer::STATUS, value) => status = Some(read_status(value)?),
             (answer::HEADER, value) => lines.push(read_line(frame, value)?),
             (answer::TRAILER, value) => trailers.push(read_line(frame, value)?),
             (answer::BODY, value) => body = Some(frame.slice_ref(value)),
+            (answer::EXECUTION, value) => {
+                let span = SpanRef::from_bytes(&exactly(value, "execution")?);
+                execution = Some(Arc::new(span.ok_or(Damage::Field("execution"))?));
+            }
             _ => {}
         }
     }
@@ -220,6 +231,7 @@ pub fn read_answer(frame: &Bytes) -> Result<StoredAnswer, Damage> {
         trailers: count,
         lines: lines.into(),
         body: body.ok_or(Damage::Field("body"))?,
+        execution,
     })
 }
 
@@ -409,6 +421,7 @@ impl Head {
                 trailers: 0,
                 lines: Arc::new([]),
                 body: Bytes::new(),
+                execution: None,
             }),
             Some(3) => State::Tombstone {
                 status: status()?,

@@ -68,6 +68,10 @@ pub enum Resolution {
 
 /// What [`resolve`] answers with.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is handed over once, to whoever takes the record out"
+)]
 pub enum Resolved {
     /// The record to write in its place.
     Kept(Record),

@@ -48,7 +48,10 @@ impl Visit<'_> {
                 return Joined::answer(self.in_flight());
             };
             let _counted = self.metrics().waiter();
-            self.landed(waiter.landing().await, flight, parts)
+            match self.landed(waiter.landing().await, flight, parts) {
+                Joined::Answer(answer) => Joined::answer(answer.brought_by(flight.execution())),
+                other => other,
+            }
         });
         let answer = match waiting.await {
             Ok(Joined::Answer(answer)) => *answer,

@@ -303,6 +303,12 @@ fn whole(house: &House, families: &mut Vec<MetricFamily>) {
         MetricType::COUNTER,
         counters("reason", &house.floods),
     ));
+    families.push(family(
+        "idem_proxy_trace_spans_total",
+        "Spans that were recorded, by what became of them.",
+        MetricType::COUNTER,
+        counters("result", &house.spans),
+    ));
     let watched = house.levels.lock().clone();
     let level = |(limit, read): &(Limit, super::ReadLevel)| {
         gauge(&[("limit", limit.as_str())], unsigned(read()))

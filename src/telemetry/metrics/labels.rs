@@ -265,6 +265,20 @@ labels! {
 }
 
 labels! {
+    /// What became of a span that was recorded: `result`.
+    pub enum SpanEnd {
+        /// The collector has it.
+        Exported = "exported",
+        /// The queue to the collector was full.
+        QueueFull = "queue_full",
+        /// The collector did not want it.
+        Refused = "refused",
+        /// The collector could not be reached, did not answer in time, or not usably, however often it was tried.
+        Undelivered = "undelivered",
+    }
+}
+
+labels! {
     /// A bound of the proxy's own: `limit`. All but the last two are named as in the configuration.
     pub enum Limit {
         /// Client connections at a time.

@@ -57,6 +57,7 @@ const TABLE: &[(&str, &str, &str)] = &[
         "counter",
         "reason",
     ),
+    ("idem_proxy_trace_spans_total", "counter", "result"),
     (
         "idem_proxy_upstream_connect_failures_total",
         "counter",

@@ -185,3 +185,17 @@ proptest! {
         let _ = read_answer(&Bytes::from(bytes));
     }
 }
+
+#[test]
+fn the_span_of_an_execution_is_kept_where_there_is_one() {
+    let span = SpanRef::from_bytes(&[7; 24]).expect("ids");
+    let plain = fixtures::answer(b"body");
+    let traced = plain.clone().executed_in(span);
+    assert!(traced.weight() > plain.weight());
+    for (answer_is, expected) in [(plain, None), (traced, Some(span))] {
+        let frame = Bytes::from(answer(&answer_is));
+        let read = read_answer(&frame).expect("what was written");
+        assert_eq!(read.execution().map(|span| **span), expected);
+        assert_eq!(read.body(), answer_is.body());
+    }
+}
