@@ -29,6 +29,7 @@ mod labels;
 mod series;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod upstream;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
@@ -41,6 +42,7 @@ pub use self::labels::{
     StatusClass, StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
+pub use self::totals::{Buckets, Totals};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
 use super::log::LineWriter;
 use crate::core::policy::RouteName;
