@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_file_is_served_once_and_then_known() {
-        for own in FILES {
+        for own in &FILES {
             let first = own.answer(&HeaderMap::new());
             assert_eq!(first.status(), StatusCode::OK, "{}", own.path);
             let tag = first.headers()[ETAG].clone();
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn nothing_names_another_place_or_makes_markup_of_text() {
-        for own in FILES {
+        for own in &FILES {
             let text = own.text.replace("http://www.w3.org/", "");
             for never in [
                 "://",

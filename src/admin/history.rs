@@ -37,18 +37,24 @@ struct Sample {
 
 impl History {
     /// Begins with what was counted by now.
-    pub(super) fn of(totals: Totals, at: Instant) -> Self {
+    pub(super) fn of(totals: &Totals, at: Instant) -> Self {
         let mut samples = VecDeque::with_capacity(KEPT + 1);
-        samples.push_back(Sample { at, totals });
+        samples.push_back(Sample {
+            at,
+            totals: *totals,
+        });
         Self { samples }
     }
 
     /// Keeps one more; the oldest goes where there are enough.
-    pub(super) fn take(&mut self, totals: Totals, at: Instant) {
+    pub(super) fn take(&mut self, totals: &Totals, at: Instant) {
         if self.samples.len() > KEPT {
             self.samples.pop_front();
         }
-        self.samples.push_back(Sample { at, totals });
+        self.samples.push_back(Sample {
+            at,
+            totals: *totals,
+        });
     }
 
     /// The document, at a moment at which so much was counted.
@@ -137,7 +143,7 @@ mod tests {
     fn each_interval_has_what_came_in_it_and_the_oldest_ones_go() {
         let metrics = Metrics::new(&[]);
         let start = Instant::now();
-        let mut history = History::of(metrics.totals(), start);
+        let mut history = History::of(&metrics.totals(), start);
         let hit = || {
             let route = metrics.route(None);
             route.request(Outcome::Hit, Duration::from_millis(1));
@@ -152,7 +158,7 @@ mod tests {
                 hit();
             }
             now += SAMPLE_EVERY;
-            history.take(metrics.totals(), now);
+            history.take(&metrics.totals(), now);
         }
         hit();
         now += Duration::from_millis(1500);

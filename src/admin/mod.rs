@@ -136,7 +136,7 @@ impl AdminState {
         let open = move || (MAX_CONNECTIONS - own.available_permits().min(MAX_CONNECTIONS)) as u64;
         metrics.watch_limit(Limit::AdminConnections, Arc::new(open));
         Self {
-            history: Mutex::new(History::of(metrics.totals(), Instant::now())),
+            history: Mutex::new(History::of(&metrics.totals(), Instant::now())),
             connections_in_force: OnceLock::new(),
             metrics,
             health,
@@ -161,7 +161,7 @@ impl AdminState {
     /// Takes a sample of what was counted; to be called every [`SAMPLE_EVERY`].
     pub fn sample(&self) {
         let totals = self.metrics.totals();
-        self.history.lock().take(totals, Instant::now());
+        self.history.lock().take(&totals, Instant::now());
     }
 
     /// From now on `read` tells how many client connections may be open. Only the first one told counts.

@@ -74,7 +74,7 @@ fn it_draws_what_happens_and_fits_on_a_phone() {
     let upstream = Upstream::start();
     let proxy = Proxy::with(&upstream, HELD);
     let address = format!("http://{}", proxy.address());
-    browse(&proxy, "draws", &[&address, "reachable"]);
+    browse(&proxy, "draws", &[&address, "not called yet"]);
 }
 
 #[test]
