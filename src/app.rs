@@ -156,6 +156,8 @@ impl App {
             config: in_force,
         };
         app.watch_limits(&proxy, metrics);
+        let connections = Arc::clone(&app.accepting.connections);
+        app.admin.watch_max_connections(move || connections.max());
         app.health.watch_store(proxy.records.watch());
         Ok(app)
     }
@@ -242,6 +244,8 @@ impl App {
     fn start(&mut self, operators: &Tasks, draining: &CancellationToken) {
         let own = Tasks::new(Handle::current(), TaskTracker::new());
         let metrics = self.accepting.front.load().proxy.metrics.clone();
+        let sampling = sample(Arc::clone(&self.admin), self.running.stopped.clone());
+        own.detach(sampling);
         for listener in self.listeners.operators.drain(..) {
             own.detach(operate(
                 listener,
@@ -479,6 +483,13 @@ async fn operate(
             Operator { address, reach },
             stopped.clone().cancelled_owned(),
         ));
+    }
+}
+
+/// Takes the samples that operators see as history.
+async fn sample(admin: Arc<AdminState>, stopped: CancellationToken) {
+    while !over(&stopped, admin::SAMPLE_EVERY).await {
+        admin.sample();
     }
 }
 

@@ -1,8 +1,7 @@
-//! `idem-proxy demo`: a sample payments service, the proxy in front of it, and three requests to try.
+//! `idem-proxy demo`: a sample payments service, the proxy in front of it with its dashboard, and four requests to try.
 
 use std::{
-    convert::Infallible,
-    io,
+    fmt, io,
     net::TcpListener as StdListener,
     sync::Arc,
     sync::atomic::{AtomicU64, Ordering},
@@ -119,15 +118,16 @@ path = "/payments"
             admin,
             upstream,
         } = self;
-        let curl = |amount: u32| {
+        let curl = |order: u32, amount: u32| {
             format!(
-                "curl -i http://127.0.0.1:{proxy}/payments -H 'Authorization: Bearer demo' -H 'Idempotency-Key: order-42' --json '{{\"amount\":{amount}}}'"
+                "curl -i http://127.0.0.1:{proxy}/payments -H 'Authorization: Bearer demo' -H 'Idempotency-Key: order-{order}' --json '{{\"amount\":{amount}}}'"
             )
         };
         format!(
             "idem-proxy demo
   a sample payments service   http://127.0.0.1:{upstream}
   idem-proxy in front of it   http://127.0.0.1:{proxy}
+  its dashboard               http://127.0.0.1:{admin}/
   metrics and health          http://127.0.0.1:{admin}/metrics  /readyz
 
 1. A payment. It is executed: 201, Idempotency-Key-Reply: miss
@@ -139,11 +139,16 @@ path = "/payments"
 3. Another amount under the same key. It is refused: 422 key-reused
 {other}
 
+4. A payment whose answer is lost on the way. Nobody can tell what became of it: 502, and 409 outcome-unknown when it is sent again,
+   until somebody settles it on the dashboard
+{lost}
+
 Ctrl-C ends the demo.
 ",
-            first = curl(1000),
-            retry = curl(1000),
-            other = curl(2000),
+            first = curl(42, 1000),
+            retry = curl(42, 1000),
+            other = curl(42, 2000),
+            lost = curl(43, LOST),
         )
     }
 }
@@ -153,6 +158,21 @@ const USUAL: Ports = Ports {
     admin: 9090,
     upstream: 3000,
 };
+
+/// The amount whose payment is made, and never answered.
+const LOST: u32 = 1313;
+
+/// The answer is lost: the connection ends without it.
+#[derive(Debug)]
+struct NoAnswer;
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer is lost")
+    }
+}
+
+impl std::error::Error for NoAnswer {}
 
 /// Serves the sample payments service: every `POST /payments` makes a payment, `GET /payments` says how many there are.
 fn serve_payments(listener: TcpListener, tasks: Tasks) {
@@ -175,7 +195,7 @@ fn serve_payments(listener: TcpListener, tasks: Tasks) {
 async fn pay(
     request: Request<Incoming>,
     payments: Arc<AtomicU64>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<Full<Bytes>>, NoAnswer> {
     let is_payments = request.uri().path() == "/payments";
     let wants_to_pay = request.method() == Method::POST;
     let (status, body) = match (is_payments, wants_to_pay) {
@@ -188,6 +208,9 @@ async fn pay(
                 match amount {
                     Some(amount) => {
                         let number = payments.fetch_add(1, Ordering::Relaxed) + 1;
+                        if amount == u64::from(LOST) {
+                            return Err(NoAnswer);
+                        }
                         let payment =
                             serde_json::json!({"id": format!("pay_{number}"), "amount": amount});
                         (StatusCode::CREATED, payment)

@@ -38,6 +38,12 @@ impl Limit {
         self.level.load(Ordering::Relaxed)
     }
 
+    /// How much may be taken.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
     /// From now on `max` units. What is taken beyond it stays taken until it is given back.
     pub fn set_max(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);

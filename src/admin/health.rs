@@ -145,7 +145,7 @@ impl Readiness {
     }
 }
 
-fn upstream_json(state: UpstreamState) -> serde_json::Value {
+pub(super) fn upstream_json(state: UpstreamState) -> serde_json::Value {
     match state {
         UpstreamState::Untried => serde_json::json!({"state": "untried"}),
         UpstreamState::Tried { reached, lasts } => match reached {

@@ -6,7 +6,9 @@
 //! | `/readyz` | 200, or 503 with reasons; beside that how the upstreams look |
 //! | `/metrics` | the Prometheus text |
 //! | `/api/v1/drain` | POST: drains, and answers when that is done |
+//! | `/`, `/dashboard/…` | the dashboard's own files: `dashboard` |
 //! | `/api/v1/status`, `/api/v1/policy` | what this process is, and what it promises: `status` |
+//! | `/api/v1/history` | what it did in the last quarter of an hour: `history` |
 //! | `/api/v1/records` | what operators see and settle: `records` |
 //!
 //! Elsewhere GET and HEAD alone; 405 otherwise, 404 for any other path. Who may use `/api/v1` is `admission`'s to say, before anything
@@ -15,18 +17,21 @@
 
 mod admission;
 mod answer;
+mod dashboard;
 pub mod drain;
 pub mod health;
+mod history;
 mod records;
 mod status;
 
 use std::{
     convert::Infallible,
+    fmt,
     future::Future,
     net::IpAddr,
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -45,11 +50,13 @@ use tokio::{
 };
 
 pub use self::admission::Reach;
+pub use self::history::SAMPLE_EVERY;
 use self::{
     admission::Admitted,
     answer::{Answer, explained, method_not_allowed, not_found, plain, problem, turned_away},
     drain::{DrainEnd, Drains},
     health::{Health, Readiness},
+    history::History,
 };
 use crate::{
     config::{Config, Token},
@@ -97,6 +104,10 @@ pub struct AdminState {
     started: Instant,
     /// What is in force.
     config: Arc<ArcSwap<Config>>,
+    /// Samples of what was counted.
+    history: Mutex<History>,
+    /// The bound on client connections that is in force, which the limit of open files may have lowered.
+    connections_in_force: OnceLock<ReadMax>,
     /// `admin.token_file`
     token: Mutex<Option<Token>>,
     /// Lists are made one after the other.
@@ -125,6 +136,8 @@ impl AdminState {
         let open = move || (MAX_CONNECTIONS - own.available_permits().min(MAX_CONNECTIONS)) as u64;
         metrics.watch_limit(Limit::AdminConnections, Arc::new(open));
         Self {
+            history: Mutex::new(History::of(&metrics.totals(), Instant::now())),
+            connections_in_force: OnceLock::new(),
             metrics,
             health,
             store,
@@ -143,6 +156,17 @@ impl AdminState {
     /// From now on this token is needed.
     pub fn set_token(&self, token: Option<Token>) {
         *self.token.lock() = token;
+    }
+
+    /// Takes a sample of what was counted; to be called every [`SAMPLE_EVERY`].
+    pub fn sample(&self) {
+        let totals = self.metrics.totals();
+        self.history.lock().take(&totals, Instant::now());
+    }
+
+    /// From now on `read` tells how many client connections may be open. Only the first one told counts.
+    pub fn watch_max_connections(&self, read: impl Fn() -> usize + Send + Sync + 'static) {
+        let _ = self.connections_in_force.set(ReadMax(Box::new(read)));
     }
 
     /// Where drains are asked for.
@@ -168,6 +192,15 @@ impl AdminState {
             place = timeout(WAIT, self.connections.acquire()) => place.ok()?.ok(),
             () = asking => None,
         }
+    }
+}
+
+/// Reads a bound that is in force.
+struct ReadMax(Box<dyn Fn() -> usize + Send + Sync>);
+
+impl fmt::Debug for ReadMax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadMax(…)")
     }
 }
 
@@ -293,7 +326,10 @@ async fn answer(
                 let rest = rest.to_owned();
                 return api(state, operator, request, &rest, activity).await;
             }
-            _ => return not_found(),
+            _ => match dashboard::file(path) {
+                Some(file) => Endpoint::File(file),
+                None => return not_found(),
+            },
         },
     };
     // hyper leaves out the body that answers a HEAD.
@@ -304,6 +340,7 @@ async fn answer(
         Endpoint::Livez => plain(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
         Endpoint::Readyz => readiness(&state.health, &state.metrics),
         Endpoint::Metrics => metrics(state.metrics.clone()).await,
+        Endpoint::File(file) => file.answer(request.headers()),
     }
 }
 
@@ -315,6 +352,7 @@ enum Endpoint {
     Livez,
     Readyz,
     Metrics,
+    File(&'static dashboard::File),
 }
 
 fn is_read(method: &Method) -> bool {
@@ -348,9 +386,12 @@ async fn api(
     let by = By { who, admitted };
     match path {
         "/drain" => drain(state, &by, &request, activity).await,
-        "/status" | "/policy" if !is_read(request.method()) => method_not_allowed("GET, HEAD"),
+        "/status" | "/policy" | "/history" if !is_read(request.method()) => {
+            method_not_allowed("GET, HEAD")
+        }
         "/status" => status::status(state),
         "/policy" => status::policy(state),
+        "/history" => history::answer(state),
         _ => match path.strip_prefix("/records") {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => {
                 records::answer(state, &by, request, rest).await

@@ -133,7 +133,8 @@ async fn other_methods_and_paths_are_refused() {
         assert!(answer.contains("allow: GET, HEAD\r\n"), "{answer}");
     }
     for path in [
-        "/",
+        "/index.html",
+        "/dashboard",
         "/metrics/",
         "/api/v1/nothing",
         "/api/v1/recordsfile",

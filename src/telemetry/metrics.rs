@@ -30,6 +30,7 @@ mod labels;
 mod series;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod upstream;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
@@ -42,6 +43,7 @@ pub use self::labels::{
     SpanEnd, StatusClass, StoreOp, StoreResult,
 };
 use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
+pub use self::totals::{Buckets, Totals};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
 use super::log::LineWriter;
 use crate::core::policy::RouteName;

@@ -13,6 +13,8 @@ mod carriers;
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod dashboard;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod departures;

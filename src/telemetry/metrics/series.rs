@@ -95,6 +95,16 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Relaxed);
     }
 
+    /// Adds each bucket to that of `into`; all observations.
+    pub(super) fn add_to(&self, into: &mut [u64]) -> u64 {
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
+        let added = counts.zip(into).map(|(count, into)| {
+            *into += count;
+            count
+        });
+        added.sum()
+    }
+
     /// What it holds now; `None` where nothing was ever observed. The count is that of the buckets read, so that
     /// they agree; the sum may be an observation ahead or behind.
     pub(super) fn read(&self) -> Option<Snapshot> {
