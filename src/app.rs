@@ -145,7 +145,9 @@ impl App {
             config: in_force,
         };
         app.watch_limits(&proxy, metrics);
-        app.health.watch_store(proxy.records.watch());
+        let (answers, in_force) = (proxy.records.watch(), Arc::clone(&app.config));
+        app.health
+            .watch_store(move || answers() || !in_force.load().needs_store());
         Ok(app)
     }
 

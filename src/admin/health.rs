@@ -75,7 +75,7 @@ impl Health {
         }
     }
 
-    /// From now on `answers` tells whether the store does. Only the first one told counts.
+    /// From now on `answers` tells whether the store does, or is not needed. Only the first one told counts.
     pub fn watch_store(&self, answers: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.store.set(Watch(Box::new(answers)));
     }
