@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build test lint bench demo
+.PHONY: build test test-redis lint bench demo
 
 build:
 	$(CARGO) build --release --locked
@@ -15,6 +15,10 @@ test:
 	else \
 	  set -ex; $(CARGO) test --locked; \
 	fi
+
+# The tests of the Redis store on the oldest and the latest server that it takes, and on Valkey where that is to be had.
+test-redis:
+	scripts/redis-versions
 
 lint:
 	$(CARGO) fmt --all --check

@@ -158,7 +158,11 @@ impl App {
         app.watch_limits(&proxy, metrics);
         let connections = Arc::clone(&app.accepting.connections);
         app.admin.watch_max_connections(move || connections.max());
-        app.health.watch_store(proxy.records.watch());
+        let (trouble, in_force) = (proxy.records.watch(), Arc::clone(&app.config));
+        app.health.watch_store(move || {
+            let needed = in_force.load().needs_store();
+            trouble().filter(|_| needed)
+        });
         Ok(app)
     }
 

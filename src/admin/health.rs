@@ -75,12 +75,12 @@ impl Health {
         }
     }
 
-    /// From now on `trouble` tells what keeps the store from answering; `None`: it answers. Only the first one told counts.
+    /// From now on `trouble` tells what keeps the store from answering; `None`: it answers, or is not needed. Only the first one told counts.
     pub fn watch_store(&self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) {
         let _ = self.store.set(Watch(Box::new(trouble)));
     }
 
-    /// What keeps the store from answering; `None`: it answers, or there is nothing to answer.
+    /// What keeps the store from answering; `None`: it answers, or is not needed.
     #[must_use]
     pub fn store_trouble(&self) -> Option<String> {
         self.store.get().and_then(|Watch(trouble)| trouble())

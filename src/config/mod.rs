@@ -43,7 +43,7 @@ use ipnet::IpNet;
 use crate::{
     core::{
         path::Template,
-        policy::{Policy, RouteName},
+        policy::{KeyRule, OnStoreFailure, Policy, RouteName},
     },
     tls::{ServerFiles, UpstreamFiles},
 };
@@ -108,6 +108,17 @@ pub struct Config {
     pub defaults: Arc<Policy>,
     /// What clients may read of [`Self::routes`].
     pub published: Published,
+}
+
+impl Config {
+    /// Whether requests are refused while the store does not answer. Where every route that takes keys forwards them then, they are not.
+    #[must_use]
+    pub fn needs_store(&self) -> bool {
+        let takes_keys = |route: &&Route| route.policy.key != KeyRule::Off;
+        let mut keyed = self.routes.iter().filter(takes_keys).peekable();
+        keyed.peek().is_none()
+            || keyed.any(|route| route.policy.on_store_failure == OnStoreFailure::Reject)
+    }
 }
 
 /// An address to listen on.

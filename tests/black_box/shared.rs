@@ -59,6 +59,39 @@ fn copies_over_two_proxies_are_one_execution_each_time() {
 }
 
 #[test]
+#[ignore = "a hundred thousand requests"]
+fn five_hundred_keys_in_two_hundred_copies_each_are_five_hundred_executions() {
+    const KEYS: usize = 500;
+    const COPIES: usize = 200;
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxies = pair(&upstream, &redis, "");
+    let (keys, start) = ([(); KEYS].map(|()| key()), Barrier::new(COPIES));
+    thread::scope(|scope| {
+        for n in 0..COPIES {
+            let (keys, start, proxy) = (&keys, &start, &proxies[n % 2]);
+            scope.spawn(move || {
+                let mut client = proxy.client();
+                for key in keys {
+                    start.wait();
+                    let answer = client.ask(&Request::order(key)).answer();
+                    assert_eq!(answer.status, 201, "{answer}");
+                }
+            });
+        }
+    });
+    assert_eq!(upstream.executions(), KEYS);
+    let outcomes = |outcome| {
+        let one = |proxy: &Proxy| {
+            let metrics = proxy.metrics();
+            metrics.sum("idem_proxy_requests_total", &[("outcome", outcome)])
+        };
+        proxies.iter().map(one).sum::<f64>()
+    };
+    assert!((outcomes("miss") - 500.0).abs() < 0.5);
+    assert!((outcomes("joined") + outcomes("hit") - 99_500.0).abs() < 0.5);
+}
+
+#[test]
 fn a_joiner_elsewhere_gets_the_answer_or_a_conflict_and_never_runs() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
     let [one, other] = pair(&upstream, &redis, "");

@@ -26,7 +26,8 @@ fn without_a_store_each_copy_is_forwarded_marked_counted_and_not_kept() {
         assert_eq!(upstream.last().body, b"{\"n\": 1.0}");
     }
     proxy.await_metric("idem_proxy_requests_total", &[("outcome", "bypass")], 3.0);
-    eventually("it is not ready", || proxy.ready() == Some(503));
+    assert_eq!(proxy.ready(), Some(200), "nobody needs the store");
+    proxy.await_metric("idem_proxy_store_up", &[], 0.0);
     // One line a second at most says so.
     let warned = "keyed requests are forwarded unprotected";
     assert!(proxy.log().contains(warned));
@@ -36,7 +37,7 @@ fn without_a_store_each_copy_is_forwarded_marked_counted_and_not_kept() {
     problem(&failed, "upstream-failed");
     assert_eq!(marker(&failed), None);
     redis.restart();
-    eventually("it is ready", || proxy.ready() == Some(200));
+    proxy.await_metric("idem_proxy_store_up", &[], 1.0);
     let first = executed(proxy.send(&request));
     replayed(&proxy.send(&request), &first);
     assert_eq!(upstream.executions(), 5);
@@ -51,7 +52,7 @@ fn a_store_that_hangs_costs_its_timeout_and_its_claim_blocks_nobody() {
     let answer = proxy.send(&request);
     assert_eq!((answer.status, marker(&answer)), (201, Some("bypass")));
     redis.thaw();
-    eventually("it is ready", || proxy.ready() == Some(200));
+    proxy.await_metric("idem_proxy_store_up", &[], 1.0);
     // The claim that may have been made meanwhile is let go: a retry waits for that at most, and then runs.
     eventually("a retry executes", || {
         marker(&proxy.send(&request)) == Some("miss")
@@ -109,4 +110,22 @@ fn who_joined_a_call_elsewhere_never_runs_when_the_store_fails_meanwhile() {
     assert_eq!(leader.answer().status, 201);
     assert_eq!(upstream.executions(), 1);
     redis.thaw();
+}
+
+#[test]
+fn a_store_that_some_route_needs_makes_the_proxy_not_ready_and_bypasses_on_the_other() {
+    let (upstream, mut redis) = (Upstream::start(), Redis::start());
+    let route = |name: &str, path: &str, more: &str| {
+        format!("[[route]]\nname = '{name}'\nmethods = ['POST']\npath = '{path}'\n{more}\n")
+    };
+    let routes = route("orders", "/orders", "")
+        + &route("order", "/orders/{id}", "on_store_failure = 'reject'");
+    let proxy = Proxy::with(&upstream, &settings(&redis, &routes));
+    redis.kill();
+    let needing = Request::write("POST", "/orders/1").key(&key());
+    problem(&proxy.send(&needing), "store-unavailable");
+    let bypassed = proxy.send(&Request::order(&key()));
+    assert_eq!(marker(&bypassed), Some("bypass"));
+    eventually("it is not ready", || proxy.ready() == Some(503));
+    assert_eq!(upstream.executions(), 1);
 }

@@ -80,7 +80,15 @@ impl Deployment {
     fn config(&self) -> Config {
         let text = self.kind("ConfigMap")["data"]["proxy.toml"].as_str();
         let variables = self.sidecar()["env"].as_array().into_iter().flatten();
-        let variables = variables.map(|it| (string(&it["name"]), string(&it["value"])));
+        let variables = variables.map(|it| {
+            let secret = &it["valueFrom"]["secretKeyRef"];
+            let value = match it["value"].as_str() {
+                Some(value) => value.to_owned(),
+                None if secret["key"] == "url" => "redis://user:password@redis:6379".to_owned(),
+                None => panic!("{}: {it}", self.name),
+            };
+            (string(&it["name"]), value)
+        });
         let loaded = config::parse(self.name, text.expect("a file"), variables).loaded();
         let loaded = loaded.unwrap_or_else(|problems| panic!("{}: {problems}", self.name));
         assert_eq!(loaded.warnings, Vec::<String>::new(), "{}", self.name);
@@ -89,6 +97,27 @@ impl Deployment {
 }
 
 fn services() -> Vec<Deployment> {
+    single().into_iter().chain(shared()).collect()
+}
+
+/// Those whose pods share a Redis.
+fn shared() -> Vec<Deployment> {
+    let mut helm = tool("bin/helm");
+    helm.args(["template", "payments", CHART, "--set"]);
+    helm.arg("app.image=payments:1.0.0,replicas=3,redis.urlSecret=idem-proxy-redis");
+    let mut kustomize = tool("bin/kubectl");
+    kustomize.args(["kustomize", "deploy/kustomize/example-redis"]);
+    vec![
+        Deployment::new("the chart, Redis", Role::Service, succeeds(&mut helm)),
+        Deployment::new(
+            "the components, Redis",
+            Role::Service,
+            succeeds(&mut kustomize),
+        ),
+    ]
+}
+
+fn single() -> Vec<Deployment> {
     let mut helm = tool("bin/helm");
     helm.args(["template", "payments", CHART]);
     helm.args([
@@ -271,11 +300,31 @@ fn a_job_has_nothing_that_waits_for_its_end() {
 
 #[test]
 fn one_replica_at_a_time_has_the_records() {
-    for deployment in services() {
+    for deployment in single() {
         assert_eq!(deployment.config().store.kind, config::StoreKind::Memory);
         let spec = &deployment.kind("Deployment")["spec"];
         assert_eq!(spec["replicas"], 1, "{}", deployment.name);
         assert_eq!(spec["strategy"], json!({ "type": "Recreate" }));
+    }
+}
+
+#[test]
+fn several_replicas_share_a_redis_and_are_replaced_one_by_one() {
+    for deployment in shared() {
+        assert_eq!(deployment.config().store.kind, config::StoreKind::Redis);
+        let spec = &deployment.kind("Deployment")["spec"];
+        assert_eq!(spec["replicas"], 3, "{}", deployment.name);
+        let rolling = json!({
+            "type": "RollingUpdate",
+            "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 },
+        });
+        assert_eq!(spec["strategy"], rolling, "{}", deployment.name);
+        let env = deployment.sidecar()["env"].as_array().expect("variables");
+        let url = env
+            .iter()
+            .find(|it| it["name"] == "IDEM_PROXY_STORE__REDIS__URL");
+        let secret = json!({ "name": "idem-proxy-redis", "key": "url" });
+        assert_eq!(url.expect("a URL")["valueFrom"]["secretKeyRef"], secret);
     }
 }
 
@@ -285,6 +334,7 @@ fn the_chart_refuses_values_that_it_does_not_know() {
     for (values, named) in [
         ("app.port=3000", "/app/image"),
         ("app.image=a:1,proxy.prot=1", "prot"),
+        ("app.image=a:1,replicas=2", "redis.urlSecret"),
         (
             "app.image=a:1,proxy.drainTimeoutSeconds=25s",
             "drainTimeoutSeconds",

@@ -341,7 +341,8 @@ async fn who_waits_elsewhere_is_woken_and_never_claims() {
         let released = one.settle(held, Settlement::Release, &terms()).await;
         assert!(matches!(released, Ok(Settled::Released)));
     });
-    assert_eq!(met, Ok(None));
+    // It may have been released before it was looked at first.
+    assert!(matches!(met, Ok(None | Some(Met::Nothing))), "{met:?}");
     assert_eq!(meets(&one, 2).await, Met::Nothing, "nobody has claimed it");
 }
 
