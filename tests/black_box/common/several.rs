@@ -10,14 +10,6 @@ use tempfile::TempDir;
 use super::{Redis, eventually};
 
 impl Redis {
-    pub(crate) fn port(&self) -> String {
-        let (_, port) = self.url().rsplit_once(':').map_or_else(
-            || panic!("a port"),
-            |(host, port)| (host.to_owned(), port.to_owned()),
-        );
-        port
-    }
-
     /// A value of what `INFO` says; empty while it says nothing.
     pub(crate) fn info(&self, name: &str) -> String {
         let info = self.try_ask(&["INFO"]).unwrap_or_default();
@@ -35,18 +27,17 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn start() -> Self {
         let start = |_| {
-            Redis::with(&[
+            let arguments = [
                 "--cluster-enabled",
                 "yes",
-                "--cluster-port",
-                &free_port(),
                 "--cluster-node-timeout",
                 "2000",
                 "--cluster-require-full-coverage",
                 "no",
                 "--repl-diskless-sync-delay",
                 "0",
-            ])
+            ];
+            Redis::at(cluster_port(), &arguments)
         };
         let cluster = Self {
             nodes: (0..6).map(start).collect(),
@@ -103,7 +94,7 @@ impl Cluster {
 
     /// The place of this master's replica.
     pub(crate) fn replica_of(&self, master: usize) -> usize {
-        let port = self.nodes[master].port();
+        let port = self.nodes[master].port().to_string();
         let found = (0..self.nodes.len()).find(|at| {
             let node = &self.nodes[*at];
             node.info("role") == "slave" && node.info("master_port") == port
@@ -148,7 +139,7 @@ impl Watched {
         let secret = ["--requirepass", password, "--masterauth", password];
         let more: &[&str] = if password.is_empty() { &[] } else { &secret };
         let master = Redis::with(&[&["--repl-diskless-sync-delay", "0"], more].concat());
-        let port = master.port();
+        let port = master.port().to_string();
         let of = ["--replicaof", "127.0.0.1", &port];
         let replica = if more.is_empty() {
             master.replica()
@@ -156,7 +147,8 @@ impl Watched {
             Redis::with(&[&of, more].concat())
         };
         let servers = [master, replica];
-        let said = |name: &str| cli(&servers[1].port(), password, &["INFO"]).contains(name);
+        let said =
+            |name: &str| cli(&servers[1].port().to_string(), password, &["INFO"]).contains(name);
         eventually("the replica follows", || said("master_link_status:up"));
         let sentinels = (0..3).map(|_| Sentinel::start(&port, password)).collect();
         let watched = Self { servers, sentinels };
@@ -219,7 +211,7 @@ impl Sentinel {
         }
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a file");
-        let child = Command::new("redis-server")
+        let child = Command::new(super::redis::program())
             .arg(file)
             .arg("--sentinel")
             .stdout(Stdio::null())
@@ -271,4 +263,16 @@ fn run(words: &[&str]) {
 fn free_port() -> String {
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     free.local_addr().expect("an address").port().to_string()
+}
+
+/// A port that is free, and is so 10,000 further up too, where nodes of a cluster talk with each other.
+fn cluster_port() -> u16 {
+    loop {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("an address").port();
+        let bus = port.checked_add(10_000);
+        if bus.is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
+            return port;
+        }
+    }
 }

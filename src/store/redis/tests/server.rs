@@ -34,7 +34,7 @@ impl Server {
     }
 
     fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
-        Command::new("redis-server")
+        Command::new(program())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(folder.path())
@@ -118,6 +118,11 @@ fn free_port() -> u16 {
             return port;
         }
     }
+}
+
+/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
 fn answer(from: &mut BufReader<TcpStream>) -> Option<String> {
