@@ -346,6 +346,8 @@ impl Keeper {
                     if let Err(failure) = self.still_master().await {
                         return failure;
                     }
+                    // A sentinel that ends every connection is no reason to do nothing else.
+                    tokio::time::sleep(AFTER_NEWS).await;
                 }
                 _ = beat.tick() => {
                     let Ok(live) = node.live() else {
@@ -471,6 +473,9 @@ const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the server is asked whether it is there.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// What sentinels publish is looked into so often at most.
+const AFTER_NEWS: Duration = Duration::from_millis(20);
 
 /// Every so many beats what it is.
 const CHECK_EVERY: u64 = 4;

@@ -28,6 +28,11 @@ impl Redis {
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
+        Self::at(port, arguments)
+    }
+
+    /// The same, on a port that the caller found free.
+    pub(crate) fn at(port: u16, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let arguments: Vec<_> = arguments.iter().map(|&one| one.to_owned()).collect();
         let child = spawn(port, &folder, &arguments);
@@ -127,7 +132,7 @@ fn answer(from: &mut BufReader<TcpStream>) -> Option<String> {
 }
 
 /// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
-fn program() -> std::ffi::OsString {
+pub(super) fn program() -> std::ffi::OsString {
     std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 

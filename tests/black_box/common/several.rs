@@ -27,18 +27,17 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn start() -> Self {
         let start = |_| {
-            Redis::with(&[
+            let arguments = [
                 "--cluster-enabled",
                 "yes",
-                "--cluster-port",
-                &free_port(),
                 "--cluster-node-timeout",
                 "2000",
                 "--cluster-require-full-coverage",
                 "no",
                 "--repl-diskless-sync-delay",
                 "0",
-            ])
+            ];
+            Redis::at(cluster_port(), &arguments)
         };
         let cluster = Self {
             nodes: (0..6).map(start).collect(),
@@ -212,7 +211,7 @@ impl Sentinel {
         }
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a file");
-        let child = Command::new("redis-server")
+        let child = Command::new(super::redis::program())
             .arg(file)
             .arg("--sentinel")
             .stdout(Stdio::null())
@@ -264,4 +263,16 @@ fn run(words: &[&str]) {
 fn free_port() -> String {
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     free.local_addr().expect("an address").port().to_string()
+}
+
+/// A port that is free, and is so 10,000 further up too, where nodes of a cluster talk with each other.
+fn cluster_port() -> u16 {
+    loop {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("an address").port();
+        let bus = port.checked_add(10_000);
+        if bus.is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
+            return port;
+        }
+    }
 }

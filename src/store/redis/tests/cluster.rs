@@ -20,12 +20,15 @@ impl Cluster {
             ])
         };
         let cluster = Self((0..NODES).map(start).collect());
-        let first = cluster.0[0].port().to_string();
+        let known = cluster.0[0].port().to_string();
         for (at, node) in (0..).zip(&cluster.0) {
-            let (from, to) = (range(at).0.to_string(), range(at).1.to_string());
-            node.ask(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]);
+            let (first, last) = range(at);
+            let slots: Vec<_> = (first..=last).map(|slot| slot.to_string()).collect();
+            let slots = slots.iter().map(String::as_str);
+            let add: Vec<_> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect();
+            node.ask(&add);
             node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
-            node.ask(&["CLUSTER", "MEET", "127.0.0.1", &first]);
+            node.ask(&["CLUSTER", "MEET", "127.0.0.1", &known]);
         }
         cluster.agree();
         cluster
