@@ -132,11 +132,6 @@ fn free_port() -> u16 {
     }
 }
 
-/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
-fn program() -> std::ffi::OsString {
-    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
-}
-
 fn answer(from: &mut BufReader<TcpStream>) -> Option<String> {
     let mut line = String::new();
     from.read_line(&mut line).ok()?;
