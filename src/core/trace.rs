@@ -5,6 +5,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::present::{Kind, Present};
+
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -36,6 +38,20 @@ impl TraceId {
 }
 
 impl Trace {
+    /// The same as [`Trace::of`] for a head that has this `present`.
+    #[must_use]
+    pub fn in_head(
+        headers: &HeaderMap,
+        present: Present,
+        random: impl FnOnce() -> [u64; 3],
+    ) -> Self {
+        if present.has(Kind::Trace) {
+            Self::of(headers, random)
+        } else {
+            Self::start(random())
+        }
+    }
+
     /// The trace that `headers` name, or else a new one of three random numbers: the two halves of its id, and its parent.
     #[must_use]
     pub fn of(headers: &HeaderMap, random: impl FnOnce() -> [u64; 3]) -> Self {
@@ -78,8 +94,8 @@ impl Trace {
         }
     }
 
-    /// Makes a request's head say it. What came in stays as it is.
-    pub fn write(&self, headers: &mut HeaderMap) {
+    /// Makes a request's head say it, which has this `present`. What came in stays as it is.
+    pub fn write(&self, headers: &mut HeaderMap, present: Present) {
         let Origin::Started(parent) = &self.origin else {
             return;
         };
@@ -98,7 +114,9 @@ impl Trace {
         if let Ok(value) = HeaderValue::from_bytes(&value) {
             headers.insert(TRACEPARENT, value);
         }
-        headers.remove(TRACESTATE);
+        if present.has(Kind::Trace) {
+            headers.remove(TRACESTATE);
+        }
     }
 }
 
@@ -179,7 +197,8 @@ mod tests {
         }
         headers.insert(TRACESTATE, HeaderValue::from_static("a=1"));
         let trace = Trace::of(&headers, || [0x0123, 0xabcd, 7]);
-        trace.write(&mut headers);
+        let present = Present::of(&headers);
+        trace.write(&mut headers, present);
         (trace, headers)
     }
 
@@ -239,7 +258,8 @@ mod tests {
     fn what_is_started_is_never_zero() {
         let trace = Trace::start([0, 0, 0]);
         let mut headers = HeaderMap::new();
-        trace.write(&mut headers);
+        let present = Present::of(&headers);
+        trace.write(&mut headers, present);
         assert_eq!(received(&headers), Some(trace.id()));
     }
 }

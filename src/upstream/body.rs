@@ -38,7 +38,7 @@ pub struct Streamed {
     upload: Arc<Upload>,
 }
 
-/// How far a streamed request body is, seen from outside while hyper has it.
+/// How far a streamed request body is, seen from outside while its connection has it.
 #[derive(Debug)]
 pub struct Upload {
     started: Instant,
@@ -69,9 +69,9 @@ const STALLED: u8 = 2;
 const BROKEN: u8 = 3;
 
 impl Upload {
-    fn new() -> Self {
+    fn new(started: Instant) -> Self {
         Self {
-            started: Instant::now(),
+            started,
             taken_ms: AtomicU64::new(0),
             stage: AtomicU8::new(GOING),
         }
@@ -131,8 +131,12 @@ impl OutgoingBody {
 
     /// A client's body as it comes, each piece within `body_timeout`.
     #[must_use]
-    pub fn streamed(incoming: Received, body_timeout: Duration) -> (Self, Arc<Upload>) {
-        let upload = Arc::new(Upload::new());
+    pub fn streamed(
+        incoming: Received,
+        body_timeout: Duration,
+        now: Instant,
+    ) -> (Self, Arc<Upload>) {
+        let upload = Arc::new(Upload::new(now));
         let streamed = Streamed {
             incoming,
             pause: Pause::new(body_timeout),

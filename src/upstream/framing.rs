@@ -1,4 +1,4 @@
-//! What an answer's head says of its framing: hyper has believed it, and others would read it otherwise.
+//! What an answer's head says of its framing, where one parser may believe it and another would read it otherwise.
 //!
 //! An answer that two parsers can end at two places is no answer: what follows on its connection could be anybody's (RFC 9112, section
 //! 11.1). HTTP/2 frames by itself; of it the status and Content-Length alone are looked at.

@@ -5,11 +5,12 @@
 //! A connection to a name ends after about five minutes, so that a name which leads elsewhere is followed.
 
 use std::{
-    future::poll_fn,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -124,27 +125,35 @@ impl Pool {
         &self.0.tasks
     }
 
-    /// Sends one request and gives its answer's head; the body follows.
+    /// Sends one request and gives its answer's head; the body follows. The request is taken at once, and goes out while the call is polled.
     ///
     /// The request is sent once. It is tried on another connection only when the one that was chosen gave it back
     /// untouched; and on a fresh connection that happens once.
     ///
-    /// Dropping the future closes the HTTP/1 connection, or resets the HTTP/2 stream, that it uses, with the request sent in part or
+    /// Dropping the call closes the HTTP/1 connection, or resets the HTTP/2 stream, that it uses, with the request sent in part or
     /// whole.
     ///
     /// # Errors
     /// What is known of the request when no answer came.
-    pub async fn send(
-        &self,
-        request: Request<OutgoingBody>,
-    ) -> Result<Response<UpstreamBody>, SendFailure> {
+    pub fn send(&self, request: Request<OutgoingBody>) -> Call {
+        self.send_at(request, Instant::now())
+    }
+
+    /// The same for those who know what time it is.
+    pub fn send_at(&self, request: Request<OutgoingBody>, now: Instant) -> Call {
         if !self.may_speak_http2()
-            && let Some(connection) = self.take_idle()
+            && let Some(connection) = self.take_idle(now)
         {
-            return self.exchange(connection, request, Used::Before).await;
+            return Call(Way::Standing(self.exchange(
+                connection,
+                request,
+                Used::Before,
+            )));
         }
-        // Making a connection is rare and its future large; boxed, it costs the others nothing.
-        Box::pin(self.send_on_any(request)).await
+        let pool = self.clone();
+        Call(Way::Any(Box::pin(async move {
+            pool.send_on_any(request).await
+        })))
     }
 
     async fn send_on_any(
@@ -191,32 +200,24 @@ impl Pool {
         self.exchange(connection, request, Used::Never).await
     }
 
-    async fn exchange(
+    fn exchange(
         &self,
         mut connection: Box<Connection>,
         request: Request<OutgoingBody>,
         used: Used,
-    ) -> Result<Response<UpstreamBody>, SendFailure> {
+    ) -> Exchange {
         connection.begin(request);
-        let head = poll_fn(|cx| connection.poll_head(cx)).await;
-        let head = head.map_err(|why| SendFailure::unfinished(why, used))?;
-        let body = Answer::new(head.body, connection, self.clone());
-        let mut response = Response::new(UpstreamBody::http1(body));
-        *response.status_mut() = head.status;
-        *response.version_mut() = head.version;
-        *response.headers_mut() = head.fields;
-        if let Some(reason) = head.reason {
-            response.extensions_mut().insert(reason);
+        Exchange {
+            on: Some((connection, self.clone())),
+            used,
         }
-        Ok(response)
     }
 
     // --- HTTP/1 ---
 
     /// The connection that was used last and is ready for a request now.
-    fn take_idle(&self) -> Option<Box<Connection>> {
+    fn take_idle(&self, now: Instant) -> Option<Box<Connection>> {
         let inner = &self.0;
-        let now = Instant::now();
         let oldest = now.checked_sub(self.upstream().idle_timeout);
         let mut idle = inner.idle.lock();
         while let Some(Idle {
@@ -374,6 +375,62 @@ impl Pool {
             return Ok(Line::Http2(stream, Used::Never));
         }
         Ok(Line::Http1(Box::new(Connection::new(wire, ends))))
+    }
+}
+
+/// A request that was taken; its answer's head. It is small: the request is where its connection is.
+#[must_use = "what is not polled is not sent"]
+pub struct Call(Way);
+
+enum Way {
+    /// On an HTTP/1 connection that stood.
+    Standing(Exchange),
+    /// Making a connection is rare and its future large; boxed, it costs the others nothing.
+    Any(Pin<Box<dyn Future<Output = Result<Response<UpstreamBody>, SendFailure>> + Send>>),
+}
+
+impl Future for Call {
+    type Output = Result<Response<UpstreamBody>, SendFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Way::Standing(exchange) => Pin::new(exchange).poll(cx),
+            Way::Any(call) => call.as_mut().poll(cx),
+        }
+    }
+}
+
+/// A request on an HTTP/1 connection.
+struct Exchange {
+    /// Until the head has come.
+    on: Option<(Box<Connection>, Pool)>,
+    used: Used,
+}
+
+impl Future for Exchange {
+    type Output = Result<Response<UpstreamBody>, SendFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let used = self.used;
+        let head = match &mut self.on {
+            Some((connection, _)) => ready!(connection.poll_head(cx)),
+            None => return Poll::Pending, // it has completed, and is not polled any more
+        };
+        let on = self.on.take();
+        let (head, (connection, pool)) = match (head, on) {
+            (Ok(head), Some(on)) => (head, on),
+            (Err(why), _) => return Poll::Ready(Err(SendFailure::unfinished(why, used))),
+            (Ok(_), None) => return Poll::Pending,
+        };
+        let body = Answer::new(head.body, connection, pool);
+        let mut response = Response::new(UpstreamBody::http1(body));
+        *response.status_mut() = head.status;
+        *response.version_mut() = head.version;
+        *response.headers_mut() = head.fields;
+        if let Some(reason) = head.reason {
+            response.extensions_mut().insert(reason);
+        }
+        Poll::Ready(Ok(response))
     }
 }
 

@@ -113,7 +113,7 @@ impl Head {
         if ends.len() > MAX_FIELDS {
             return Err("its head has over 100 fields");
         }
-        let mut fields = HeaderMap::with_capacity(ends.len() + SPARE);
+        let mut fields = HeaderMap::with_capacity(ends.len().max(ROOM));
         let mut said = Said::default();
         let mut asks = Asks::Nothing;
         let mut line = first + 2;
@@ -165,8 +165,9 @@ impl Head {
     }
 }
 
-/// Room for what is added to an answer.
-const SPARE: usize = 2;
+/// The least room of a map. The server reads the client's next head into the map of the last answer, and the proxy adds some fields to that:
+/// with less it would grow for each request.
+const ROOM: usize = 24;
 
 fn has_no_body(status: StatusCode) -> bool {
     status.is_informational()
@@ -251,7 +252,7 @@ pub(super) fn trailers(section: &Bytes) -> Result<HeaderMap, &'static str> {
     let mut fields = HeaderMap::new();
     let mut from = 0;
     while let Some(found) = memchr::memchr(b'\n', section.get(from..).unwrap_or_default()) {
-        let end = (from + found).checked_sub(1).unwrap_or_default();
+        let end = (from + found).saturating_sub(1);
         if section.get(end) != Some(&b'\r') || end < from {
             return Err("a line of the trailers ends with a bare LF");
         }
