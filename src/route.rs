@@ -1,6 +1,6 @@
 //! Routes: which policy a request falls under. Compiled once, read without a lock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use http::Method;
 
@@ -21,7 +21,8 @@ pub struct Router {
 
 #[derive(Debug, Default)]
 struct Node {
-    literals: HashMap<Box<str>, Node>,
+    /// There are few, and to hash a segment costs more than to compare it with some.
+    literals: BTreeMap<Box<str>, Node>,
     one: Option<Box<Node>>,
     rest: Leaf,
     here: Leaf,

@@ -8,7 +8,11 @@ use http::{
     },
 };
 
-use super::{forwarding::append_forwarded, policy::ReplayHeaders};
+use super::{
+    forwarding::append_forwarded,
+    policy::ReplayHeaders,
+    present::{Kind, Present},
+};
 
 /// Fields that mean one connection and end with it (RFC 9110, section 7.6.1), beside those that `Connection` names.
 #[must_use]
@@ -134,14 +138,17 @@ pub struct Arrival {
 
 /// Makes a client's request head one of ours: hop-by-hop fields and the expectation end here, `X-Forwarded-*` say
 /// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added, to `Forwarded` too where it has
-/// one.
-pub fn forward_request(headers: &mut HeaderMap, arrival: &Arrival) {
-    strip_hop_by_hop(headers);
-    // One pass over the names is less than a look-up for each of these, which mostly are not there.
+/// one. `present` is what the head has.
+pub fn forward_request(headers: &mut HeaderMap, present: Present, arrival: &Arrival) {
+    if present.has(Kind::HopByHop) {
+        strip_hop_by_hop(headers);
+    }
     let claims = |name: &HeaderName| name == FORWARDED || name.as_str().starts_with("x-forwarded-");
     let ends_here = |name: &HeaderName| name == EXPECT || (!arrival.trusted && claims(name));
-    while let Some(name) = headers.keys().find(|name| ends_here(name)).cloned() {
-        headers.remove(name);
+    if present.has(Kind::Expect) || present.has(Kind::Forwarded) {
+        while let Some(name) = headers.keys().find(|name| ends_here(name)).cloned() {
+            headers.remove(name);
+        }
     }
     let addresses = if arrival.trusted {
         chain(headers, arrival.peer.as_ref())
@@ -233,6 +240,10 @@ mod tests {
         names
     }
 
+    fn forward(headers: &mut HeaderMap, arrival: &Arrival) {
+        forward_request(headers, Present::of(headers), arrival);
+    }
+
     fn stranger() -> Arrival {
         Arrival {
             peer: Some(HeaderValue::from_static("192.0.2.7")),
@@ -312,7 +323,7 @@ mod tests {
             ("x-forwarded-host", "evil.example"),
             ("expect", "100-continue"),
         ]);
-        forward_request(&mut headers, &stranger());
+        forward(&mut headers, &stranger());
         assert_eq!(
             headers.get("x-forwarded-for"),
             Some(&HeaderValue::from_static("192.0.2.7"))
@@ -341,7 +352,7 @@ mod tests {
             ("x-forwarded-for", "198.51.100.1"),
             ("x-forwarded-proto", "https"),
         ]);
-        forward_request(&mut headers, &arrival);
+        forward(&mut headers, &arrival);
         let addresses: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         assert_eq!(addresses, ["203.0.113.9, 198.51.100.1, 192.0.2.7"]);
         assert_eq!(

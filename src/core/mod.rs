@@ -20,6 +20,7 @@ mod media;
 pub mod outcome;
 pub mod path;
 pub mod policy;
+pub mod present;
 pub mod problem;
 pub mod record;
 pub mod time;

@@ -65,11 +65,14 @@ fn is_normal(raw: &str) -> bool {
         return false;
     };
     // "/." starts every dot segment; "." elsewhere in a segment is harmless but rare enough not to matter here.
-    !rest.is_empty()
-        && !rest.contains('%')
-        && rest
-            .split('/')
-            .all(|segment| !segment.is_empty() && !segment.starts_with('.'))
+    let mut at_start = true;
+    for byte in rest.bytes() {
+        if byte == b'%' || (at_start && matches!(byte, b'/' | b'.')) {
+            return false;
+        }
+        at_start = byte == b'/';
+    }
+    !at_start
 }
 
 /// Decodes the escapes of the characters that `plain` names; the digits of others become upper case.

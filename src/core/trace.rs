@@ -8,6 +8,8 @@ use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::present::{Kind, Present};
+
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -128,6 +130,20 @@ impl TraceId {
 }
 
 impl Trace {
+    /// The same as [`Trace::of`] for a head that has this `present`.
+    #[must_use]
+    pub fn in_head(
+        headers: &HeaderMap,
+        present: Present,
+        random: impl FnOnce() -> [u64; 3],
+    ) -> Self {
+        if present.has(Kind::Trace) {
+            Self::of(headers, random)
+        } else {
+            Self::start(random())
+        }
+    }
+
     /// The trace that `headers` name, or else a new one of three random numbers: the two halves of its id, and its parent.
     #[must_use]
     pub fn of(headers: &HeaderMap, random: impl FnOnce() -> [u64; 3]) -> Self {
@@ -189,14 +205,16 @@ impl Trace {
         }
     }
 
-    /// Makes a request's head say it. What came in stays as it is.
-    pub fn write(&self, headers: &mut HeaderMap) {
+    /// Makes a request's head say it, which has this `present`. What came in stays as it is.
+    pub fn write(&self, headers: &mut HeaderMap, present: Present) {
         let Origin::Started(parent) = &self.origin else {
             return;
         };
         // No flag: nobody has recorded anything yet (section 3.2.2.5).
         self.say(*parent, b'0', headers);
-        headers.remove(TRACESTATE);
+        if present.has(Kind::Trace) {
+            headers.remove(TRACESTATE);
+        }
     }
 
     /// Makes the head of a request say that it comes from `span`, a recorded one of this trace. The `tracestate` stays what it is: the proxy
@@ -326,7 +344,8 @@ mod tests {
         }
         headers.insert(TRACESTATE, HeaderValue::from_static("a=1"));
         let trace = Trace::of(&headers, || [0x0123, 0xabcd, 7]);
-        trace.write(&mut headers);
+        let present = Present::of(&headers);
+        trace.write(&mut headers, present);
         (trace, headers)
     }
 
@@ -386,7 +405,8 @@ mod tests {
     fn what_is_started_is_never_zero() {
         let trace = Trace::start([0, 0, 0]);
         let mut headers = HeaderMap::new();
-        trace.write(&mut headers);
+        let present = Present::of(&headers);
+        trace.write(&mut headers, present);
         let (id, _) = received(&headers).expect("a trace");
         assert_eq!(id, trace.id());
     }

@@ -16,11 +16,17 @@ use super::{Peer, Worker, answer::Answer, body::AnswerBody, upgrade};
 use crate::{
     config::{self, HostHeader},
     core::{
-        forwarding, headers, policy::Errors, problem::Problem, trace::Trace, upgrade::Protocols,
+        forwarding, headers,
+        policy::Errors,
+        present::{Kind, Present},
+        problem::Problem,
+        trace::Trace,
+        upgrade::Protocols,
     },
     telemetry::metrics::{Outcome, StatusClass},
     upstream::{
-        MaybeSent, OutgoingBody, Pool, Received, SendFailure, Upload, UploadStage, UpstreamBody,
+        Call, MaybeSent, OutgoingBody, Pool, Received, SendFailure, Upload, UploadStage,
+        UpstreamBody,
     },
 };
 use http_body::Body as _;
@@ -37,6 +43,8 @@ pub(super) struct Through<'a> {
     pub(super) outcome: Outcome,
     /// The trace that it belongs to.
     pub(super) trace: Trace,
+    /// What its head has.
+    pub(super) present: Present,
 }
 
 /// Sends the request on as it comes and answers as the upstream does.
@@ -48,7 +56,9 @@ pub(super) async fn forward(
     request: Request<Incoming>,
     peer: &Peer,
 ) -> Answer {
-    if let Some(protocols) = Protocols::asked(request.version(), request.headers()) {
+    if through.present.has(Kind::HopByHop)
+        && let Some(protocols) = Protocols::asked(request.version(), request.headers())
+    {
         // Rare and large; boxed, it costs the others nothing.
         return Box::pin(upgrade::forward(worker, through, request, &protocols, peer)).await;
     }
@@ -56,8 +66,10 @@ pub(super) async fn forward(
         Ok(passing) => passing,
         Err(answer) => return *answer,
     };
-    let (request, upload) = outgoing(&passing, request, peer);
-    pass(passing, request, upload).await
+    let sent = Instant::now();
+    let (request, upload) = outgoing(&passing, request, peer, sent);
+    let call = passing.pool.send_at(request, sent);
+    pass(passing, call, upload, sent).await
 }
 
 /// The same for a request whose body was read already. It asks for no other protocol: what had to be read for its key is HTTP.
@@ -73,22 +85,21 @@ pub(super) async fn forward_whole(
     };
     let (mut parts, body) = request.into_parts();
     passing.head(&mut parts, peer);
-    pass(
-        passing,
-        Request::from_parts(parts, OutgoingBody::whole(body)),
-        None,
-    )
-    .await
+    let sent = Instant::now();
+    let request = Request::from_parts(parts, OutgoingBody::whole(body));
+    let call = passing.pool.send(request);
+    pass(passing, call, None, sent).await
 }
 
+/// Waits for the answer to a call that began at `sent`.
 async fn pass(
     passing: Passing<'_>,
-    request: Request<OutgoingBody>,
+    mut call: Call,
     upload: Option<Arc<Upload>>,
+    sent: Instant,
 ) -> Answer {
     let pool = passing.pool;
-    let sent = Instant::now();
-    let call = std::pin::pin!(pool.send(request));
+    let call = Pin::new(&mut call);
     let body_timeout = passing.worker.proxy.body_timeout;
     let answered = head_in_time(pool, call, upload.as_deref(), body_timeout, sent).await;
     match answered.map(|sent| sent.and_then(not_switched)) {
@@ -122,7 +133,14 @@ impl<'a> Passing<'a> {
 
     fn head(&self, parts: &mut request::Parts, peer: &Peer) {
         let trace = &self.through.trace;
-        outgoing_head(parts, self.worker, peer, trace, self.pool.upstream());
+        let present = self.through.present;
+        forwarded(
+            parts,
+            self.worker,
+            peer,
+            (trace, present),
+            self.pool.upstream(),
+        );
     }
 
     /// Counts the call, which began at `sent`.
@@ -183,6 +201,7 @@ pub(super) fn outgoing(
     passing: &Passing<'_>,
     request: Request<Incoming>,
     peer: &Peer,
+    now: Instant,
 ) -> (Request<OutgoingBody>, Option<Arc<Upload>>) {
     let (mut parts, incoming) = request.into_parts();
     let incoming = Received::new(incoming, parts.version);
@@ -191,7 +210,7 @@ pub(super) fn outgoing(
         (OutgoingBody::Whole(None), None)
     } else {
         let body_timeout = passing.worker.proxy.body_timeout;
-        let (body, upload) = OutgoingBody::streamed(incoming, body_timeout);
+        let (body, upload) = OutgoingBody::streamed(incoming, body_timeout, now);
         (body, Some(upload))
     };
     (Request::from_parts(parts, body), upload)
@@ -227,16 +246,20 @@ pub(super) async fn head_in_time<T>(
         // The call ends by itself: its body has failed.
         Some(UploadStage::Stalled | UploadStage::Broken) => Instant::now() + GRACE,
     };
+    let mut looked = sent;
     loop {
         // While it is uploaded it may become due earlier than it looks now, so that it is looked at again.
         let deadline = match upload {
             None => due(),
-            Some(_) => due().min(Instant::now() + body_timeout),
+            Some(_) => due().min(looked + body_timeout),
         };
-        match pool.response_timers().within(deadline, call.as_mut()).await {
-            Some(answered) => return Ok(answered),
-            None if due() > Instant::now() => {}
-            None => return Err(TimedOut),
+        let timers = pool.response_timers();
+        if let Some(answered) = timers.within(deadline, call.as_mut()).await {
+            return Ok(answered);
+        }
+        looked = Instant::now();
+        if due() <= looked {
+            return Err(TimedOut);
         }
     }
 }
@@ -252,14 +275,26 @@ pub(super) fn outgoing_head(
     trace: &Trace,
     upstream: &config::Upstream,
 ) {
+    let present = Present::of(&parts.headers);
+    forwarded(parts, worker, peer, (trace, present), upstream);
+}
+
+/// The same for a head that is known to have this present.
+fn forwarded(
+    parts: &mut request::Parts,
+    worker: &Worker,
+    peer: &Peer,
+    (trace, present): (&Trace, Present),
+    upstream: &config::Upstream,
+) {
     let headers = &mut parts.headers;
     // The target's own authority wins over Host (RFC 9112, section 3.2.2).
     let authority = parts.uri.authority().map(http::uri::Authority::as_str);
     if let Some(host) = authority.and_then(|host| HeaderValue::from_str(host).ok()) {
         headers.insert(HOST, host);
     }
-    let trailers = headers::takes_trailers(headers);
-    headers::forward_request(headers, &peer.arrival);
+    let trailers = present.has(Kind::HopByHop) && headers::takes_trailers(headers);
+    headers::forward_request(headers, present, &peer.arrival);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -271,7 +306,7 @@ pub(super) fn outgoing_head(
     }
     forwarding::count_forward(&parts.method, headers);
     worker.proxy.hop.add_to(headers, parts.version);
-    trace.write(headers);
+    trace.write(headers, present);
     if parts.uri.authority().is_some() {
         let target = parts.uri.path_and_query().cloned();
         parts.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));

@@ -57,10 +57,12 @@ use crate::{
     core::{
         carrier::BodyKind,
         forwarding::{self, Hop, MaxForwards},
-        framing, headers,
+        framing,
+        headers::expectation_can_be_met,
         key::{self, Head, Key, KeyFound, Sought},
         path::normalise,
         policy::{Errors, KeyRule, Policy},
+        present::{Kind, Present},
         problem::{KeyRefused, Problem},
         record::ShortId,
         trace::Trace,
@@ -150,6 +152,14 @@ struct Place<'a> {
     trace: Trace,
     /// Set where the request may turn out to be keyed, and its trace is recorded.
     traced: Option<Traced>,
+    present: Present,
+}
+
+/// What was read of every head at first.
+#[derive(Clone, Copy)]
+struct Arrived {
+    trace: Trace,
+    present: Present,
 }
 
 /// An error of the proxy's own, and how it is counted.
@@ -188,9 +198,13 @@ impl Worker {
         let method = request.method().clone();
         let uri = request.uri().clone();
         let path = normalise(uri.path());
-        framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
-        let trace = Trace::of(request.headers(), || self.traces.next());
-        let (route, course) = self.dispatch(&request, &peer, &path, trace);
+        let present = Present::of(request.headers());
+        if present.has(Kind::Underscored) {
+            framing::drop_underscore_twins(request.headers_mut(), &self.proxy.acted_on);
+        }
+        let trace = Trace::in_head(request.headers(), present, || self.traces.next());
+        let arrived = Arrived { trace, present };
+        let (route, course) = self.dispatch(&request, &peer, &path, arrived);
         let span = RequestSpan::of(&self, &course, &trace, route, &method, started);
         let answer = match course {
             Course::Answered(answer) => answer.behind(read_away(request).await),
@@ -227,9 +241,8 @@ impl Worker {
     pub fn refuse(&self, problem: Problem) -> Response<AnswerBody> {
         let errors = &self.proxy.errors;
         let answer = self.error(errors, &(problem, Outcome::BadRequest), None);
-        let took = Duration::ZERO;
         let metrics = self.proxy.metrics.route(None);
-        metrics.request(answer.outcome, took);
+        metrics.request(answer.outcome, Duration::ZERO);
         self.proxy.access.line(&Line {
             method: &unknown_method(),
             route: None,
@@ -237,7 +250,7 @@ impl Worker {
             status: Some(answer.response.status()),
             record: None,
             trace: None,
-            took,
+            took: Duration::ZERO,
             upstream: None,
             request_bytes: None,
             response_bytes: answer.response.body().size_hint().exact(),
@@ -252,9 +265,9 @@ impl Worker {
         request: &Request<Incoming>,
         peer: &'a Peer,
         path: &'a str,
-        trace: Trace,
+        arrived: Arrived,
     ) -> (Option<usize>, Course<'a>) {
-        if let Some(problem) = self.refusal(request) {
+        if let Some(problem) = self.refusal(request, arrived.present) {
             return (None, self.turned_away(problem));
         }
         if let Some(page) = self.proxy.policy_page.as_ref()
@@ -269,7 +282,7 @@ impl Worker {
         }
         let index = match self.proxy.router.find(request.method(), path) {
             Match::Route(index) => index,
-            Match::None => return (None, self.pass_through(request, trace)),
+            Match::None => return (None, self.pass_through(request, arrived)),
             Match::MethodCase => {
                 let problem = Problem::BadRequest(
                     "Methods are case-sensitive, and this one is written in upper case.",
@@ -278,15 +291,16 @@ impl Worker {
             }
         };
         let Some(route) = self.proxy.router.get(index) else {
-            return (None, self.pass_through(request, trace)); // an index of the router's own is always there
+            return (None, self.pass_through(request, arrived)); // an index of the router's own is always there
         };
         let place = Place {
             index,
             route,
             path,
             peer,
-            trace,
+            trace: arrived.trace,
             traced: None,
+            present: arrived.present,
         };
         (Some(index), self.on_route(request, place))
     }
@@ -349,7 +363,7 @@ impl Worker {
         }
     }
 
-    fn pass_through(&self, request: &Request<Incoming>, trace: Trace) -> Course<'_> {
+    fn pass_through(&self, request: &Request<Incoming>, arrived: Arrived) -> Course<'_> {
         let keyed = self
             .proxy
             .key_headers
@@ -365,17 +379,19 @@ impl Worker {
             route: None,
             errors: &self.proxy.errors,
             outcome,
-            trace,
+            trace: arrived.trace,
+            present: arrived.present,
         })
     }
 
     /// What no request may be, whatever its route.
-    fn refusal(&self, request: &Request<Incoming>) -> Option<Problem> {
+    fn refusal(&self, request: &Request<Incoming>, present: Present) -> Option<Problem> {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Some(Problem::MethodNotAllowed);
         }
-        if let Err(why) = framing::check(request.version(), request.headers(), &self.proxy.acted_on)
-        {
+        let headers = request.headers();
+        let judged = framing::check(request.version(), headers, present, &self.proxy.acted_on);
+        if let Err(why) = judged {
             return Some(Problem::BadRequest(why));
         }
         let uri = request.uri();
@@ -402,10 +418,11 @@ impl Worker {
                 "A target is a path, or * for OPTIONS (RFC 9110, section 7.1).",
             ));
         }
-        if self.proxy.hop.is_in(request.headers()) {
+        if present.has(Kind::Via) && self.proxy.hop.is_in(headers) {
             return Some(Problem::LoopDetected);
         }
-        (!headers::expectation_can_be_met(request.headers())).then_some(Problem::ExpectationFailed)
+        (present.has(Kind::Expect) && !expectation_can_be_met(headers))
+            .then_some(Problem::ExpectationFailed)
     }
 
     /// Refuses what no request may be.
@@ -438,6 +455,7 @@ impl<'a> Place<'a> {
             errors: &self.route.policy.errors,
             outcome,
             trace: self.trace,
+            present: self.present,
         }
     }
 }
@@ -495,6 +513,5 @@ async fn read_away(request: Request<Incoming>) -> Rest {
 
 /// A refused body of so many bytes is read to its end.
 const SHORT_BODY: u64 = 64 * 1024;
-
 /// And so long it may take.
 const SHORT_WAIT: Duration = Duration::from_secs(1);

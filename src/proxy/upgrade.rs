@@ -52,13 +52,13 @@ pub(super) async fn forward(
         Ok(passing) => passing,
         Err(answer) => return *answer,
     };
-    let (mut request, upload) = outgoing(&passing, request, peer);
+    let sent = Instant::now();
+    let (mut request, upload) = outgoing(&passing, request, peer, sent);
     let asks = HeaderValue::from_static("upgrade");
     request.headers_mut().insert(CONNECTION, asks);
     request
         .headers_mut()
         .insert(UPGRADE, protocols.value().clone());
-    let sent = Instant::now();
     let call = std::pin::pin!(passing.pool.switch(request));
     let body_timeout = worker.proxy.body_timeout;
     let answered = head_in_time(passing.pool, call, upload.as_deref(), body_timeout, sent).await;

@@ -16,7 +16,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::{
-    pool::Lease,
+    http1::Answer,
+    multiplexed::Stream,
     received::{Broken, Received},
 };
 
@@ -37,7 +38,7 @@ pub struct Streamed {
     upload: Arc<Upload>,
 }
 
-/// How far a streamed request body is, seen from outside while hyper has it.
+/// How far a streamed request body is, seen from outside while its connection has it.
 #[derive(Debug)]
 pub struct Upload {
     started: Instant,
@@ -68,9 +69,9 @@ const STALLED: u8 = 2;
 const BROKEN: u8 = 3;
 
 impl Upload {
-    fn new() -> Self {
+    fn new(started: Instant) -> Self {
         Self {
-            started: Instant::now(),
+            started,
             taken_ms: AtomicU64::new(0),
             stage: AtomicU8::new(GOING),
         }
@@ -130,8 +131,12 @@ impl OutgoingBody {
 
     /// A client's body as it comes, each piece within `body_timeout`.
     #[must_use]
-    pub fn streamed(incoming: Received, body_timeout: Duration) -> (Self, Arc<Upload>) {
-        let upload = Arc::new(Upload::new());
+    pub fn streamed(
+        incoming: Received,
+        body_timeout: Duration,
+        now: Instant,
+    ) -> (Self, Arc<Upload>) {
+        let upload = Arc::new(Upload::new(now));
         let streamed = Streamed {
             incoming,
             pause: Pause::new(body_timeout),
@@ -241,38 +246,34 @@ impl Pause {
     }
 }
 
-/// An answer's body as the upstream sends it. Its connection goes back to the pool when the body has come whole;
-/// dropped before that, the connection is closed.
+/// An answer's body as the upstream sends it. Its connection goes back to the pool when the body has come whole; dropped before that, the
+/// connection is closed, or the stream is reset.
 #[derive(Debug)]
-pub struct UpstreamBody {
-    incoming: Received,
-    lease: Option<Lease>,
+pub struct UpstreamBody(Source);
+
+#[derive(Debug)]
+enum Source {
+    /// A connection that serves nothing else meanwhile.
+    Http1(Answer),
+    /// A place on a connection that serves many; it is given up behind the body's end.
+    Http2(Received, Option<Stream>),
+    /// A connection that serves nothing else ever, and is driven elsewhere.
+    Alone(Received),
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Received, lease: Lease) -> Self {
-        let mut body = Self {
-            incoming,
-            lease: Some(lease),
-        };
-        body.give_back_at_end();
-        body
+    pub(super) const fn http1(answer: Answer) -> Self {
+        Self(Source::Http1(answer))
+    }
+
+    pub(super) fn http2(incoming: Received, stream: Stream) -> Self {
+        let stream = (!incoming.is_end_stream()).then_some(stream);
+        Self(Source::Http2(incoming, stream))
     }
 
     /// The same on a connection that serves no other request.
-    pub(super) fn alone(incoming: Received) -> Self {
-        Self {
-            incoming,
-            lease: None,
-        }
-    }
-
-    fn give_back_at_end(&mut self) {
-        if self.incoming.is_end_stream()
-            && let Some(lease) = self.lease.take()
-        {
-            lease.give_back();
-        }
+    pub(super) const fn alone(incoming: Received) -> Self {
+        Self(Source::Alone(incoming))
     }
 }
 
@@ -284,25 +285,32 @@ impl Body for UpstreamBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
-        match &frame {
-            Some(Ok(_)) => this.give_back_at_end(),
-            Some(Err(_)) => this.lease = None,
-            None => {
-                if let Some(lease) = this.lease.take() {
-                    lease.give_back();
+        match &mut self.get_mut().0 {
+            Source::Http1(answer) => answer
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(Broken::Http1))),
+            Source::Http2(incoming, stream) => {
+                let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+                if !matches!(&frame, Some(Ok(_))) || incoming.is_end_stream() {
+                    *stream = None;
                 }
+                Poll::Ready(frame)
             }
+            Source::Alone(incoming) => Pin::new(incoming).poll_frame(cx),
         }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.0 {
+            Source::Http1(answer) => answer.is_end_stream(),
+            Source::Http2(incoming, _) | Source::Alone(incoming) => incoming.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.0 {
+            Source::Http1(answer) => answer.size_hint(),
+            Source::Http2(incoming, _) | Source::Alone(incoming) => incoming.size_hint(),
+        }
     }
 }

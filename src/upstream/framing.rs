@@ -1,10 +1,10 @@
-//! What an answer's head says of its framing: hyper has believed it, and others would read it otherwise.
+//! What an answer's head says of its framing, where one parser may believe it and another would read it otherwise.
 //!
 //! An answer that two parsers can end at two places is no answer: what follows on its connection could be anybody's (RFC 9112, section
 //! 11.1). HTTP/2 frames by itself; of it the status and Content-Length alone are looked at.
 
 use http::{
-    HeaderMap, StatusCode,
+    HeaderMap, HeaderValue, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
 
@@ -22,33 +22,72 @@ pub(super) enum After {
 /// # Errors
 /// What is wrong with it: it is not to be believed.
 pub(super) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<After, &'static str> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let length = lengths.next();
-    if let Some(length) = length {
+    let mut said = Said::default();
+    for length in headers.get_all(CONTENT_LENGTH) {
+        said.length(length)?;
+    }
+    for coding in headers.get_all(TRANSFER_ENCODING) {
+        said.coding(coding)?;
+    }
+    Ok(said.after(status))
+}
+
+/// What a head has said of its framing so far.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    length: Option<u64>,
+    chunked: bool,
+}
+
+impl Said {
+    /// One more `Content-Length`.
+    pub(super) fn length(&mut self, length: &HeaderValue) -> Result<(), &'static str> {
         let digits = length.as_bytes();
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
             return Err("its Content-Length is not one number");
         }
-        if lengths.next().is_some() {
+        if self.length.is_some() {
             return Err("it has more than one Content-Length");
         }
+        let number = length.to_str().ok().and_then(|digits| digits.parse().ok());
+        self.length = Some(number.ok_or("its Content-Length is too large")?);
+        self.one_of_both()
     }
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next();
-    if let Some(coding) = coding {
-        if length.is_some() {
-            return Err("it has a Content-Length and a Transfer-Encoding");
-        }
-        if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some() {
+
+    /// One more `Transfer-Encoding`.
+    pub(super) fn coding(&mut self, coding: &HeaderValue) -> Result<(), &'static str> {
+        if self.chunked || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
             return Err("its transfer coding is not chunked, once");
         }
+        self.chunked = true;
+        self.one_of_both()
     }
-    let tells_of_a_body =
-        coding.is_some() || length.is_some_and(|length| length.as_bytes() != b"0");
-    if status == StatusCode::NO_CONTENT && tells_of_a_body {
-        return Ok(After::Close);
+
+    fn one_of_both(&self) -> Result<(), &'static str> {
+        if self.chunked && self.length.is_some() {
+            return Err("it has a Content-Length and a Transfer-Encoding");
+        }
+        Ok(())
     }
-    Ok(After::Reuse)
+
+    /// Whether the body is chunked.
+    pub(super) const fn is_chunked(&self) -> bool {
+        self.chunked
+    }
+
+    /// The length, where there is one.
+    pub(super) const fn number(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// What follows for the connection, where nothing else ends it.
+    pub(super) fn after(&self, status: StatusCode) -> After {
+        let tells_of_a_body = self.chunked || self.length.is_some_and(|length| length != 0);
+        if status == StatusCode::NO_CONTENT && tells_of_a_body {
+            return After::Close;
+        }
+        After::Reuse
+    }
 }
 
 #[cfg(test)]

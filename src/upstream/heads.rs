@@ -1,4 +1,5 @@
-//! The heads of HTTP/1 answers, looked at as their bytes pass: what hyper's parser lets through and another would read otherwise.
+//! The heads of answers on connections that are hyper's, looked at as their bytes pass: what its parser lets through and another would read
+//! otherwise. Those connections may switch protocols; all others are read in `http1`.
 //!
 //! Only heads are looked at; a body costs nothing here. A head that is refused breaks the connection: its request may have been
 //! executed.
@@ -21,19 +22,28 @@ use super::wire::Wire;
 pub(super) const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// So many interim answers (1xx) may come before the answer.
-const MAX_INTERIM: usize = 100;
+pub(super) const MAX_INTERIM: usize = 100;
 
 /// Why an answer's head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.as_str())]
 pub(super) enum BadHead {
-    #[error("a line of an answer's head ends with a bare LF")]
     BareLineFeed,
-    #[error("an answer begins with an empty line")]
     NoStatusLine,
-    #[error("an answer's head is over 64 KiB")]
     TooLarge,
-    #[error("over 100 interim answers came before the answer")]
     TooManyInterim,
+}
+
+impl BadHead {
+    /// What is wrong with it.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::BareLineFeed => "a line of an answer's head ends with a bare LF",
+            Self::NoStatusLine => "an answer begins with an empty line",
+            Self::TooLarge => "an answer's head is over 64 KiB",
+            Self::TooManyInterim => "over 100 interim answers came before the answer",
+        }
+    }
 }
 
 /// Where in the answers to one request the bytes are.
@@ -141,36 +151,19 @@ fn is_closed(error: &io::Error) -> bool {
     )
 }
 
-/// What a connection's two ends know of each other: whoever sends a request says that its answer begins with the next byte, and the
-/// connection whether there may be another.
+/// What a connection's two ends know of each other: whoever sends a request says that its answer begins with the next byte.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Turn(Arc<Told>);
-
-#[derive(Debug, Default)]
-struct Told {
-    begun: AtomicBool,
-    last: AtomicBool,
-}
+pub(super) struct Turn(Arc<AtomicBool>);
 
 impl Turn {
     /// A request is about to be sent, and all of the answer before was read.
     pub(super) fn begins(&self) {
-        self.0.begun.store(true, Ordering::Release);
-    }
-
-    /// Whether the connection may serve another request.
-    pub(super) fn may_follow(&self) -> bool {
-        !self.0.last.load(Ordering::Acquire)
-    }
-
-    fn is_last(&self) {
-        self.0.last.store(true, Ordering::Release);
+        self.0.store(true, Ordering::Release);
     }
 
     fn has_begun(&self) -> bool {
         // The load alone is what a body's every read costs.
-        let begun = &self.0.begun;
-        begun.load(Ordering::Acquire) && begun.swap(false, Ordering::AcqRel)
+        self.0.load(Ordering::Acquire) && self.0.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -186,12 +179,11 @@ pub(super) struct Watching {
 
 impl Watching {
     /// An upstream that closes its connection may have answered before: what it said is still to be read, so that a write that fails is
-    /// no end. What is written from here on goes nowhere, and the connection serves no other request.
+    /// no end. What is written from here on goes nowhere.
     fn unless_deaf<T>(&mut self, wrote: Poll<io::Result<T>>, lost: T) -> Poll<io::Result<T>> {
         match wrote {
             Poll::Ready(Err(error)) if is_closed(&error) => {
                 self.deaf = true;
-                self.turn.is_last();
                 Poll::Ready(Ok(lost))
             }
             wrote => wrote,

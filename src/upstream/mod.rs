@@ -1,12 +1,12 @@
 //! The side of the upstream: connections, their pool, and evidence of what was sent.
 //!
-//! Connections are hyper's connection-level clients, for they alone give a request back that was never started: the best
-//! proof that nothing was sent, beside a connection that could not be made.
+//! HTTP/1 connections are our own, HTTP/2 is hyper's connection-level client. Both tell a request that was never started, the best proof that
+//! nothing was sent beside a connection that could not be made, from one of which a byte may have gone out.
 //!
 //! - [`Origin`] is one upstream as all workers share it, [`Pool`] one worker's connections to it;
 //! - `connect` makes them (`addresses`, `wire`): name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;
 //! - `switch` sends a request that asks for another protocol, on a connection of its own;
-//! - `heads` and `framing` refuse answers that cannot be believed;
+//! - `http1` is one HTTP/1 connection, driven by its request; `heads` and `framing` refuse answers that cannot be believed;
 //! - `sent` says whether a request without an answer was sent.
 
 mod addresses;
@@ -14,6 +14,7 @@ mod body;
 mod connect;
 mod framing;
 mod heads;
+mod http1;
 mod multiplexed;
 mod origin;
 mod pool;
@@ -24,9 +25,10 @@ mod wire;
 
 pub use body::{Incomplete, OutgoingBody, Upload, UploadStage, UpstreamBody};
 pub(crate) use body::{Pause, next_piece};
+pub use http1::Unfinished;
 pub use origin::Origin;
-pub use pool::Pool;
 pub(crate) use pool::SWEEP_EVERY;
+pub use pool::{Call, Pool};
 pub use received::{Broken, Received};
 pub use sent::{MaybeSent, NotSent, SendFailure};
 pub use switch::{Switch, Switched};

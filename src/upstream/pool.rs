@@ -5,10 +5,12 @@
 //! A connection to a name ends after about five minutes, so that a name which leads elsewhere is followed.
 
 use std::{
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -25,8 +27,9 @@ use super::{
     MaybeSent, NotSent, OutgoingBody, SendFailure, UpstreamBody,
     addresses::lifetime,
     connect::{Connected, Speaks, Unreached, Want, connect},
-    framing::{After, judge},
+    framing::judge,
     heads::{MAX_HEAD_BYTES, Turn, Watching},
+    http1::{Answer, Connection},
     multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
     origin::Origin,
     received::Received,
@@ -54,18 +57,9 @@ struct Inner {
     capture_timers: Arc<Timers>,
 }
 
-/// A connection for one request at a time.
-#[derive(Debug)]
-pub(super) struct Http1 {
-    sender: SendRequest<OutgoingBody>,
-    turn: Turn,
-    /// When it is too old for another request; `None`: never.
-    ends: Option<Instant>,
-}
-
 #[derive(Debug)]
 struct Idle {
-    connection: Http1,
+    connection: Box<Connection>,
     since: Instant,
 }
 
@@ -80,26 +74,8 @@ struct Kept {
 /// What a request can be sent on.
 #[derive(Debug)]
 enum Line {
-    Http1(Http1),
+    Http1(Box<Connection>),
     Http2(Stream, Used),
-}
-
-/// A connection, or a place on one, that is in use. It goes back to its pool by [`Lease::give_back`]; on drop an HTTP/1 connection is
-/// closed and an HTTP/2 stream is reset.
-#[derive(Debug)]
-pub(super) enum Lease {
-    Http1 { connection: Http1, pool: Pool },
-    Http2 { _stream: Stream },
-}
-
-impl Lease {
-    /// The answer has come whole: the connection may serve another request.
-    pub(super) fn give_back(self) {
-        match self {
-            Self::Http1 { connection, pool } => pool.keep(connection),
-            Self::Http2 { .. } => {}
-        }
-    }
 }
 
 fn is_over(ends: Option<Instant>, now: Instant) -> bool {
@@ -149,37 +125,35 @@ impl Pool {
         &self.0.tasks
     }
 
-    /// Sends one request and gives its answer's head; the body follows.
+    /// Sends one request and gives its answer's head; the body follows. The request is taken at once, and goes out while the call is polled.
     ///
     /// The request is sent once. It is tried on another connection only when the one that was chosen gave it back
     /// untouched; and on a fresh connection that happens once.
     ///
-    /// Dropping the future closes the HTTP/1 connection, or resets the HTTP/2 stream, that it uses, with the request sent in part or
+    /// Dropping the call closes the HTTP/1 connection, or resets the HTTP/2 stream, that it uses, with the request sent in part or
     /// whole.
     ///
     /// # Errors
     /// What is known of the request when no answer came.
-    pub async fn send(
-        &self,
-        mut request: Request<OutgoingBody>,
-    ) -> Result<Response<UpstreamBody>, SendFailure> {
-        if !self.may_speak_http2() {
-            while let Some(mut connection) = self.take_idle() {
-                connection.turn.begins();
-                match connection.sender.try_send_request(request).await {
-                    Ok(response) => return self.answered(connection, response),
-                    Err(mut failed) => {
-                        let Some(untouched) = failed.take_message() else {
-                            let error = failed.into_error();
-                            return Err(SendFailure::unanswered(error, Used::Before));
-                        };
-                        request = untouched;
-                    }
-                }
-            }
+    pub fn send(&self, request: Request<OutgoingBody>) -> Call {
+        self.send_at(request, Instant::now())
+    }
+
+    /// The same for those who know what time it is.
+    pub fn send_at(&self, request: Request<OutgoingBody>, now: Instant) -> Call {
+        if !self.may_speak_http2()
+            && let Some(connection) = self.take_idle(now)
+        {
+            return Call(Way::Standing(self.exchange(
+                connection,
+                request,
+                Used::Before,
+            )));
         }
-        // Making a connection is rare and its future large; boxed, it costs the others nothing.
-        Box::pin(self.send_on_any(request)).await
+        let pool = self.clone();
+        Call(Way::Any(Box::pin(async move {
+            pool.send_on_any(request).await
+        })))
     }
 
     async fn send_on_any(
@@ -192,7 +166,7 @@ impl Pool {
             let (stream, used) = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
                 Line::Http1(connection) => {
                     to_http1(&mut request);
-                    return self.send_on_a_fresh_one(connection, request).await;
+                    return self.exchange_on_a_fresh_one(connection, request).await;
                 }
                 Line::Http2(stream, used) => (stream, used),
             };
@@ -215,63 +189,60 @@ impl Pool {
         }
     }
 
-    async fn send_on_a_fresh_one(
+    async fn exchange_on_a_fresh_one(
         &self,
-        mut connection: Http1,
+        mut connection: Box<Connection>,
         request: Request<OutgoingBody>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
-        connection.turn.begins();
-        match connection.sender.try_send_request(request).await {
-            Ok(response) => self.answered(connection, response),
-            Err(failed) => Err(SendFailure::tried(failed, Used::Never)),
+        if let Some(unasked) = connection.unasked() {
+            return Err(SendFailure::NotSent(NotSent::unused(unasked)));
         }
+        self.exchange(connection, request, Used::Never).await
     }
 
-    fn answered(
+    fn exchange(
         &self,
-        mut connection: Http1,
-        response: Response<Incoming>,
-    ) -> Result<Response<UpstreamBody>, SendFailure> {
-        let after = judge(response.status(), response.headers())
-            .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
-        if after == After::Close {
-            connection.ends = Some(Instant::now());
+        mut connection: Box<Connection>,
+        request: Request<OutgoingBody>,
+        used: Used,
+    ) -> Exchange {
+        connection.begin(request);
+        Exchange {
+            on: Some((connection, self.clone())),
+            used,
         }
-        let lease = Lease::Http1 {
-            connection,
-            pool: self.clone(),
-        };
-        Ok(received(response, lease))
     }
 
     // --- HTTP/1 ---
 
     /// The connection that was used last and is ready for a request now.
-    fn take_idle(&self) -> Option<Http1> {
+    fn take_idle(&self, now: Instant) -> Option<Box<Connection>> {
         let inner = &self.0;
-        let now = Instant::now();
         let oldest = now.checked_sub(self.upstream().idle_timeout);
         let mut idle = inner.idle.lock();
-        while let Some(Idle { connection, since }) = idle.pop() {
+        while let Some(Idle {
+            mut connection,
+            since,
+        }) = idle.pop()
+        {
             inner.origin.idle_total.fetch_sub(1, Ordering::Relaxed);
             let fresh =
                 oldest.is_none_or(|oldest| since > oldest) && !is_over(connection.ends, now);
-            if fresh && connection.sender.is_ready() {
+            if fresh && connection.unasked().is_none() {
                 return Some(connection);
             }
-            // Closed, too old, or still busy with the end of its last exchange: not worth waiting for.
+            // Closed, or too old.
         }
         None
     }
 
     /// Keeps a connection for the next request, if there is room and it is good for one.
-    fn keep(&self, connection: Http1) {
+    pub(super) fn keep(&self, mut connection: Box<Connection>) {
         let inner = &self.0;
         let max = self.upstream().max_idle_connections;
         let room = |total: usize| (total < max).then_some(total + 1);
         let now = Instant::now();
-        if !connection.sender.is_closed()
-            && connection.turn.may_follow()
+        if connection.may_follow()
             && !is_over(connection.ends, now)
             && inner
                 .origin
@@ -279,6 +250,7 @@ impl Pool {
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
                 .is_ok()
         {
+            connection.rests();
             inner.idle.lock().push(Idle {
                 connection,
                 since: now,
@@ -294,8 +266,8 @@ impl Pool {
         {
             let mut idle = inner.idle.lock();
             let before = idle.len();
-            idle.retain(|one| {
-                !one.connection.sender.is_closed()
+            idle.retain_mut(|one| {
+                one.connection.unasked().is_none()
                     && !is_over(one.connection.ends, now)
                     && now.duration_since(one.since) < idle_timeout
             });
@@ -402,20 +374,67 @@ impl Pool {
             });
             return Ok(Line::Http2(stream, Used::Never));
         }
-        let Fresh {
-            sender,
-            turn,
-            connection,
-        } = Fresh::over(wire).await?;
-        inner.tasks.detach(async move {
-            // What went wrong on it is told to the request that met it.
-            let _ = connection.await;
-        });
-        Ok(Line::Http1(Http1 { sender, turn, ends }))
+        Ok(Line::Http1(Box::new(Connection::new(wire, ends))))
     }
 }
 
-/// An HTTP/1 connection that nobody drives yet.
+/// A request that was taken; its answer's head. It is small: the request is where its connection is.
+#[must_use = "what is not polled is not sent"]
+pub struct Call(Way);
+
+enum Way {
+    /// On an HTTP/1 connection that stood.
+    Standing(Exchange),
+    /// Making a connection is rare and its future large; boxed, it costs the others nothing.
+    Any(Pin<Box<dyn Future<Output = Result<Response<UpstreamBody>, SendFailure>> + Send>>),
+}
+
+impl Future for Call {
+    type Output = Result<Response<UpstreamBody>, SendFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Way::Standing(exchange) => Pin::new(exchange).poll(cx),
+            Way::Any(call) => call.as_mut().poll(cx),
+        }
+    }
+}
+
+/// A request on an HTTP/1 connection.
+struct Exchange {
+    /// Until the head has come.
+    on: Option<(Box<Connection>, Pool)>,
+    used: Used,
+}
+
+impl Future for Exchange {
+    type Output = Result<Response<UpstreamBody>, SendFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let used = self.used;
+        let head = match &mut self.on {
+            Some((connection, _)) => ready!(connection.poll_head(cx)),
+            None => return Poll::Pending, // it has completed, and is not polled any more
+        };
+        let on = self.on.take();
+        let (head, (connection, pool)) = match (head, on) {
+            (Ok(head), Some(on)) => (head, on),
+            (Err(why), _) => return Poll::Ready(Err(SendFailure::unfinished(why, used))),
+            (Ok(_), None) => return Poll::Pending,
+        };
+        let body = Answer::new(head.body, connection, pool);
+        let mut response = Response::new(UpstreamBody::http1(body));
+        *response.status_mut() = head.status;
+        *response.version_mut() = head.version;
+        *response.headers_mut() = head.fields;
+        if let Some(reason) = head.reason {
+            response.extensions_mut().insert(reason);
+        }
+        Poll::Ready(Ok(response))
+    }
+}
+
+/// An HTTP/1 connection of hyper's that nobody drives yet, for what may switch protocols.
 pub(super) struct Fresh {
     pub(super) sender: SendRequest<OutgoingBody>,
     pub(super) turn: Turn,
@@ -451,13 +470,8 @@ fn answered_on(
 ) -> Result<Response<UpstreamBody>, SendFailure> {
     judge(response.status(), response.headers())
         .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
-    let lease = Lease::Http2 { _stream: stream };
-    Ok(received(response, lease))
-}
-
-fn received(response: Response<Incoming>, lease: Lease) -> Response<UpstreamBody> {
     let version = response.version();
-    response.map(|incoming| UpstreamBody::new(Received::new(incoming, version), lease))
+    Ok(response.map(|incoming| UpstreamBody::http2(Received::new(incoming, version), stream)))
 }
 
 /// The most that is read ahead of one HTTP/1 connection, in bytes.

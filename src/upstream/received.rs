@@ -10,6 +10,7 @@ use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::http1::Unfinished;
 use crate::core::trailers;
 
 /// A body from a client or an upstream. Its trailers are clean.
@@ -37,6 +38,9 @@ pub enum Broken {
     /// Its connection broke, or its framing did.
     #[error(transparent)]
     Http(#[from] hyper::Error),
+    /// The same, of an answer over HTTP/1.
+    #[error(transparent)]
+    Http1(#[from] Unfinished),
     /// Its stream was reset before its end, as if nothing were wrong with that.
     #[error("its stream was reset before its end")]
     CutOff,

@@ -5,7 +5,7 @@ use std::{error::Error as _, fmt, io};
 use hyper::client::conn::TrySendError;
 use rustls::AlertDescription;
 
-use super::connect::Unreached;
+use super::{connect::Unreached, http1::Unfinished};
 
 /// Why a request got no answer, by what the upstream may have seen of it.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ pub struct MaybeSent(Started);
 #[derive(Debug)]
 enum Started {
     NoAnswer(hyper::Error),
+    Unfinished(Unfinished),
     SwitchedProtocols,
     /// It was answered, by what is no answer.
     NotBelieved(&'static str),
@@ -37,6 +38,8 @@ enum Cause {
     Connect(Unreached),
     /// hyper gave the request back as a value: its connection ended before the request was started.
     GivenBack(hyper::Error),
+    /// The connection was closed, broken or spoken on before the request was begun.
+    NotQuiet(io::Result<usize>),
     /// The upstream reset the stream with `REFUSED_STREAM`: nothing of it was processed (RFC 9113, section 8.7).
     RefusedStream,
     /// The upstream ended the handshake after ours was done: it does not take the certificate, so that it has decrypted no request
@@ -76,6 +79,19 @@ impl SendFailure {
     }
 }
 
+impl SendFailure {
+    /// What a request comes to that was begun on an HTTP/1 connection.
+    pub(super) fn unfinished(why: Unfinished, used: Used) -> Self {
+        match &why {
+            Unfinished::Io(error) if used == Used::Never => match certificate_alert(error) {
+                Some(alert) => Self::NotSent(NotSent(Cause::CertificateRefused(alert))),
+                None => Self::MaybeSent(MaybeSent(Started::Unfinished(why))),
+            },
+            _ => Self::MaybeSent(MaybeSent(Started::Unfinished(why))),
+        }
+    }
+}
+
 fn is_refused_stream(error: &hyper::Error) -> bool {
     let cause = error
         .source()
@@ -87,7 +103,11 @@ fn is_refused_stream(error: &hyper::Error) -> bool {
 
 /// The alert by which a server says that it does not take the client's certificate.
 fn refused_certificate(error: &hyper::Error) -> Option<AlertDescription> {
-    let cause = error.source()?.downcast_ref::<io::Error>()?.get_ref()?;
+    certificate_alert(error.source()?.downcast_ref()?)
+}
+
+fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
+    let cause = error.get_ref()?;
     let Some(rustls::Error::AlertReceived(alert)) = cause.downcast_ref() else {
         return None;
     };
@@ -108,6 +128,12 @@ impl NotSent {
     /// No connection could be made.
     pub(super) fn connect(why: Unreached) -> Self {
         Self(Cause::Connect(why))
+    }
+
+    /// A connection that the upstream has done this to `unasked` before anything was written to it.
+    pub(super) fn unused(unasked: io::Result<usize>) -> Self {
+        let alert = unasked.as_ref().err().and_then(certificate_alert);
+        Self(alert.map_or(Cause::NotQuiet(unasked), Cause::CertificateRefused))
     }
 
     /// The request itself came back, and with it the proof.
@@ -146,6 +172,11 @@ impl fmt::Display for NotSent {
             Cause::CertificateRefused(alert) => {
                 write!(f, "the upstream does not take the certificate: {alert:?}")
             }
+            Cause::NotQuiet(Ok(0)) => f.write_str("the connection was closed before it was used"),
+            Cause::NotQuiet(Ok(_)) => f.write_str("the upstream speaks before it is asked"),
+            Cause::NotQuiet(Err(error)) => {
+                write!(f, "the connection broke before it was used: {error}")
+            }
             Cause::GivenBack(error) => {
                 write!(f, "the connection ended before it was used: {error}")
             }
@@ -160,6 +191,7 @@ impl fmt::Display for MaybeSent {
                 Some(cause) => write!(f, "{error}: {cause}"),
                 None => fmt::Display::fmt(error, f),
             },
+            Started::Unfinished(why) => fmt::Display::fmt(why, f),
             Started::NotBelieved(why) => write!(f, "the answer is not to be believed: {why}"),
             Started::SwitchedProtocols => f.write_str("the upstream switched protocols unasked"),
         }

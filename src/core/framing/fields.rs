@@ -5,17 +5,21 @@ use http::{
     header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
 };
 
-use crate::core::headers::is_end_to_end;
+use crate::core::{
+    headers::is_end_to_end,
+    present::{Kind, Present},
+};
 
 /// Judges a request's head.
 ///
-/// `acted_on` are those that anything here is decided by.
+/// `acted_on` are those that anything here is decided by; `present` is what the head has.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence for the client.
 pub fn check(
     version: Version,
     headers: &HeaderMap,
+    present: Present,
     acted_on: &[HeaderName],
 ) -> Result<(), &'static str> {
     let mut hosts = headers.get_all(HOST).iter();
@@ -26,7 +30,8 @@ pub fn check(
     if !host.is_none_or(|host| is_authority(host.as_bytes())) {
         return Err("The Host is no host and port (RFC 9110, section 7.2).");
     }
-    if headers.contains_key(TRANSFER_ENCODING) {
+    let hop_by_hop = present.has(Kind::HopByHop);
+    if hop_by_hop && headers.contains_key(TRANSFER_ENCODING) {
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
         let chunked = codings
             .next()
@@ -46,7 +51,7 @@ pub fn check(
     if !lengths.next().is_none_or(is_length) || lengths.next().is_some() {
         return Err("A Content-Length is one number (RFC 9110, section 8.6).");
     }
-    if headers.contains_key(CONNECTION) && names_end_to_end(headers, acted_on) {
+    if hop_by_hop && headers.contains_key(CONNECTION) && names_end_to_end(headers, acted_on) {
         return Err(
             "Connection names a field that is not the connection's (RFC 9110, section 7.6.1).",
         );
@@ -124,6 +129,14 @@ mod tests {
     use http::header::AUTHORIZATION;
 
     use super::*;
+
+    fn check(
+        version: Version,
+        headers: &HeaderMap,
+        acted_on: &[HeaderName],
+    ) -> Result<(), &'static str> {
+        super::check(version, headers, Present::of(headers), acted_on)
+    }
 
     fn head(lines: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -3,12 +3,9 @@
 /// The place of the first control byte at or after `from`, but for HTAB: CR, LF, NUL, DEL and their like.
 pub(super) fn next_control(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
-    let mut words = bytes.get(from..)?.chunks_exact(WORD);
-    for word in words.by_ref() {
-        // Chunks have this length.
-        let word = word.try_into().map_or(0, u64::from_le_bytes);
-        let hits = controls_or_tab(word);
-        if hits != 0 {
+    let (words, rest) = bytes.get(from..)?.as_chunks::<WORD>();
+    for word in words {
+        if has_control_or_tab(word) {
             let found = first_control(bytes.get(at..at + WORD)?);
             if let Some(found) = found {
                 return Some(at + found);
@@ -16,19 +13,16 @@ pub(super) fn next_control(bytes: &[u8], from: usize) -> Option<usize> {
         }
         at += WORD;
     }
-    first_control(words.remainder()).map(|found| at + found)
+    first_control(rest).map(|found| at + found)
 }
 
-const WORD: usize = 8;
+/// So many bytes are looked at together.
+const WORD: usize = 16;
 
-/// Not zero if one of eight bytes is below SP or is DEL.
-const fn controls_or_tab(word: u64) -> u64 {
-    const ONES: u64 = u64::MAX / 255;
-    const HIGHS: u64 = ONES << 7;
-    let below_space = word.wrapping_sub(ONES * 0x20) & !word;
-    let without_del = word ^ (ONES * 0x7f);
-    let del = without_del.wrapping_sub(ONES) & !without_del;
-    (below_space | del) & HIGHS
+/// Whether one of the bytes is below SP or is DEL. Without a branch, this is a few instructions for all of them.
+fn has_control_or_tab(word: &[u8; WORD]) -> bool {
+    let bad = |byte: &u8| *byte < b' ' || *byte == 0x7f;
+    word.iter().fold(false, |any, byte| any | bad(byte))
 }
 
 fn first_control(bytes: &[u8]) -> Option<usize> {

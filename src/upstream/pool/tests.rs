@@ -1,9 +1,12 @@
-//! How long connections are kept, with a clock that can be moved.
+//! How long connections are kept, with a clock that can be moved, and what makes one unfit for another request.
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpListener,
-    sync::atomic::{AtomicUsize, Ordering},
+    net::{TcpListener, TcpStream},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
 };
 
@@ -88,4 +91,122 @@ async fn a_connection_to_an_address_stays() {
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
     ask(&pool).await;
     assert_eq!(connections.load(Ordering::SeqCst), 2, "idle for too long");
+}
+
+/// A server that serves each connection by `serve`; the number of its connections.
+fn scripted(
+    serve: fn(TcpStream, &mpsc::Sender<()>),
+) -> (u16, Arc<AtomicUsize>, mpsc::Receiver<()>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    let (done, told) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            count.fetch_add(1, Ordering::SeqCst);
+            let done = done.clone();
+            thread::spawn(move || serve(stream, &done));
+        }
+    });
+    (port, connections, told)
+}
+
+/// Waits for the server's word while the event loop turns.
+async fn word(told: mpsc::Receiver<()>) -> mpsc::Receiver<()> {
+    let waiting = tokio::task::spawn_blocking(move || {
+        told.recv_timeout(Duration::from_secs(30)).unwrap();
+        told
+    });
+    waiting.await.unwrap()
+}
+
+/// Reads until a head has ended; what came behind it.
+fn read_head(stream: &mut TcpStream) -> Option<usize> {
+    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let count = stream.read(&mut piece).ok().filter(|count| *count > 0)?;
+        read.extend_from_slice(&piece[..count]);
+        if let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") {
+            return Some(read.len() - end - 4);
+        }
+    }
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// More than the sockets of both sides hold.
+const LONG: usize = 32 << 20;
+
+#[tokio::test]
+async fn a_request_goes_out_whole_behind_an_answer_that_came_early() {
+    let (port, connections, told) = scripted(|mut stream, done| {
+        let mut left = LONG - read_head(&mut stream).unwrap();
+        stream.write_all(OK).unwrap();
+        let mut piece = vec![0; 1 << 16];
+        while left > 0 {
+            left -= stream.read(&mut piece).unwrap();
+        }
+        done.send(()).unwrap();
+        read_head(&mut stream).unwrap();
+        stream.write_all(OK).unwrap();
+    });
+    let pool = pool("127.0.0.1", port);
+    let request = Request::post("/").header("host", "a");
+    let body = OutgoingBody::whole(vec![b'x'; LONG].into());
+    let response = pool.send(request.body(body).unwrap()).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "ok");
+    word(told).await;
+    while pool.0.origin.idle_total.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    ask(&pool).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 1, "it serves the next");
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_meanwhile_is_not_used() {
+    let (port, connections, mut told) = scripted(|mut stream, done| {
+        read_head(&mut stream).unwrap();
+        stream.write_all(OK).unwrap();
+        drop(stream);
+        done.send(()).unwrap();
+    });
+    let pool = pool("127.0.0.1", port);
+    for count in 1..=3 {
+        ask(&pool).await;
+        told = word(told).await;
+        assert_eq!(connections.load(Ordering::SeqCst), count);
+    }
+    pool.drop_old();
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_is_said_unasked_is_nobodys_answer() {
+    let (port, connections, _told) = scripted(|mut stream, _| {
+        while read_head(&mut stream).is_some() {
+            stream.write_all(&[OK, OK].concat()).unwrap();
+        }
+    });
+    let pool = pool("127.0.0.1", port);
+    for count in 1..=3 {
+        ask(&pool).await;
+        assert_eq!(connections.load(Ordering::SeqCst), count);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_none() {
+    let (port, _, _told) = scripted(|mut stream, _| {
+        read_head(&mut stream).unwrap();
+        stream.write_all(&OK[..OK.len() - 1]).unwrap();
+    });
+    let pool = pool("127.0.0.1", port);
+    let request = Request::get("/").header("host", "a");
+    let request = request.body(OutgoingBody::Whole(None)).unwrap();
+    let response = pool.send(request).await.unwrap();
+    assert!(response.into_body().collect().await.is_err());
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
 }

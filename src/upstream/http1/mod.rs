@@ -1,0 +1,358 @@
+//! One HTTP/1 connection to an upstream, driven by whoever has a request on it.
+//!
+//! There is no task behind it: the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
+//! the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
+//!
+//! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
+//! - a request may still go out while its answer comes in, and an upstream that takes no more of it may have answered all the same.
+//!
+//! States of a connection: idle → exchanging (from [`Connection::begin`]) → idle again, where [`Connection::may_follow`]. Dropped at any
+//! point it closes.
+
+mod answer;
+mod chunked;
+mod head;
+mod request;
+
+use std::{
+    future::Future as _,
+    io::{self, IoSlice},
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::BytesMut;
+use http::{Method, Request};
+use http_body::Body as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite as _},
+    time::Instant,
+};
+
+pub(super) use self::answer::Answer;
+use self::{
+    head::{Head, Lines},
+    request::{CHUNK_END, Encoding, LAST_CHUNK_END, Out, write_chunk_size, write_end, write_head},
+};
+use super::{
+    Incomplete, OutgoingBody,
+    framing::After,
+    heads::{BadHead, MAX_INTERIM},
+    wire::Wire,
+};
+
+/// A connection for one request at a time.
+#[derive(Debug)]
+pub(super) struct Connection {
+    wire: Wire,
+    /// When it is too old for another request; `None`: never.
+    pub(super) ends: Option<Instant>,
+    /// What was read and not taken yet.
+    input: BytesMut,
+    /// So much is read at a time.
+    room: usize,
+    lines: Lines,
+    interim: usize,
+    method: Method,
+    after: After,
+    out: Out,
+    body: Option<OutgoingBody>,
+    encoding: Encoding,
+    sending: Sending,
+}
+
+/// How far a request has gone out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// Its head waits for the body's first piece, which may be about to come: both are then written at once.
+    Held,
+    /// It goes on.
+    Going,
+    /// The same, but the upstream takes no more: what it has said is still to be read, so that a write that fails is no end. What is
+    /// written from here on goes nowhere.
+    Deaf,
+    /// It has gone out whole.
+    Whole,
+    /// The same, into a connection that took no more.
+    Lost,
+}
+
+/// Why a request that may have been sent has no answer, or an answer no end.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfinished {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    /// The upstream closed it.
+    #[error("the connection was closed before the answer's end")]
+    Closed,
+    /// The request's own body did not come whole.
+    #[error("the request's body did not come whole: {0}")]
+    Upload(#[source] Box<Incomplete>),
+    /// The request's own body is shorter than its head says.
+    #[error("the request's body is shorter than announced")]
+    Short,
+    /// What came cannot be an answer.
+    #[error("the answer is not to be believed: {0}")]
+    Malformed(&'static str),
+}
+
+impl From<BadHead> for Unfinished {
+    fn from(why: BadHead) -> Self {
+        Self::Malformed(why.as_str())
+    }
+}
+
+/// So much is read at a time at first, and at most.
+const LEAST_READ: usize = 8 * 1024;
+const MOST_READ: usize = 256 * 1024;
+
+impl Connection {
+    /// A connection that nothing was written to.
+    pub(super) fn new(wire: Wire, ends: Option<Instant>) -> Self {
+        Self {
+            wire,
+            ends,
+            input: BytesMut::new(),
+            room: LEAST_READ,
+            lines: Lines::default(),
+            interim: 0,
+            method: Method::GET,
+            after: After::Reuse,
+            out: Out::default(),
+            body: None,
+            encoding: Encoding::Nothing,
+            sending: Sending::Whole,
+        }
+    }
+
+    /// What the upstream has done to it unasked, as far as the event loop knows: closed it (0), said something (so many bytes), or broken
+    /// it. `None`, the only good sign: nothing.
+    pub(super) fn unasked(&mut self) -> Option<io::Result<usize>> {
+        if !self.input.is_empty() {
+            return Some(Ok(self.input.len()));
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        match self.poll_fill(&mut cx) {
+            Poll::Pending => None,
+            Poll::Ready(said) => Some(said),
+        }
+    }
+
+    /// Takes a request, of which nothing is written yet. The connection has to be idle.
+    pub(super) fn begin(&mut self, request: Request<OutgoingBody>) {
+        self.lines.reset();
+        self.interim = 0;
+        self.out.clear();
+        self.encoding = write_head(&request, &mut self.out.front);
+        let (parts, body) = request.into_parts();
+        self.method = parts.method;
+        self.body = match &self.encoding {
+            Encoding::Nothing => None,
+            Encoding::Length(_) | Encoding::Chunked(_) => Some(body),
+        };
+        self.sending = match &self.body {
+            Some(OutgoingBody::Streamed(_)) => Sending::Held,
+            Some(OutgoingBody::Whole(_)) | None => Sending::Going,
+        };
+    }
+
+    /// Sends the request that was begun and reads the head of its answer, which is not 1xx but for 101.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Unfinished>> {
+        if let Poll::Ready(Err(why)) = self.poll_send(cx) {
+            return Poll::Ready(Err(why));
+        }
+        if self.is_held(cx) {
+            return Poll::Pending;
+        }
+        loop {
+            let Some(end) = self.lines.end(&self.input)? else {
+                match ready!(self.poll_fill(cx)) {
+                    Ok(0) => return Poll::Ready(Err(Unfinished::Closed)),
+                    Ok(_) => continue,
+                    Err(error) => return Poll::Ready(Err(error.into())),
+                }
+            };
+            let bytes = self.input.split_to(end).freeze();
+            let head = Head::read(&bytes, &self.lines, &self.method);
+            self.lines.reset();
+            let head = head.map_err(Unfinished::Malformed)?;
+            if head.is_interim() {
+                self.interim += 1;
+                if self.interim > MAX_INTERIM {
+                    return Poll::Ready(Err(BadHead::TooManyInterim.into()));
+                }
+                continue;
+            }
+            self.after = head.after;
+            return Poll::Ready(Ok(head));
+        }
+    }
+
+    /// Whether the head waits for the body; once a request, and until this task's next turn.
+    fn is_held(&mut self, cx: &Context<'_>) -> bool {
+        if self.sending != Sending::Held {
+            return false;
+        }
+        self.sending = Sending::Going;
+        cx.waker().wake_by_ref();
+        true
+    }
+
+    /// Whether the request has gone out whole, or goes nowhere any more and has been read to its end.
+    pub(super) fn is_sent(&self) -> bool {
+        matches!(self.sending, Sending::Whole | Sending::Lost)
+    }
+
+    /// Whether another request may follow: the last one was answered, and nothing stands in the way.
+    pub(super) fn may_follow(&self) -> bool {
+        self.sending == Sending::Whole && self.after == After::Reuse && self.input.is_empty()
+    }
+
+    /// Makes it small for the time that it is idle.
+    pub(super) fn rests(&mut self) {
+        if self.room > LEAST_READ {
+            self.room = LEAST_READ;
+            self.input = BytesMut::new();
+        }
+    }
+
+    /// Sends on; ready when the request has gone out whole.
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
+        while !self.is_sent() {
+            let waits = self.out.data.is_empty() && self.out.behind.is_empty();
+            let more = if waits {
+                self.poll_body(cx)?
+            } else {
+                Poll::Pending
+            };
+            if self.sending == Sending::Held && more.is_pending() && waits {
+                return Poll::Pending;
+            }
+            if self.sending == Sending::Held {
+                self.sending = Sending::Going;
+            }
+            if !self.out.is_empty() {
+                ready!(self.poll_write(cx))?;
+                continue;
+            }
+            if self.sending != Sending::Deaf {
+                let flushed = ready!(Pin::new(&mut self.wire).poll_flush(cx));
+                self.unless_deaf(flushed)?;
+            }
+            if self.body.is_some() {
+                if more.is_pending() {
+                    return Poll::Pending;
+                }
+                continue;
+            }
+            self.sending = match self.sending {
+                Sending::Deaf => Sending::Lost,
+                _ => Sending::Whole,
+            };
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes the next piece of the body, if it is there; pending: not yet.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Unfinished> {
+        let Some(body) = &mut self.body else {
+            return Ok(Poll::Ready(()));
+        };
+        let frame = match Pin::new(&mut *body).poll_frame(cx) {
+            Poll::Pending => return Ok(Poll::Pending),
+            Poll::Ready(Some(Err(why))) => return Err(Unfinished::Upload(Box::new(why))),
+            Poll::Ready(Some(Ok(frame))) => Some(frame),
+            Poll::Ready(None) => None,
+        };
+        let is_last = frame.is_none() || body.is_end_stream();
+        let frame = match frame.map(http_body::Frame::into_data) {
+            Some(Ok(data)) => {
+                self.queue(data, is_last);
+                None
+            }
+            Some(Err(frame)) => frame.into_trailers().ok(),
+            None => None,
+        };
+        if is_last || frame.is_some() {
+            self.body = None;
+            match &self.encoding {
+                Encoding::Length(1..) => return Err(Unfinished::Short),
+                // What ends it may stand behind its last data already.
+                Encoding::Chunked(announced) if self.out.behind != LAST_CHUNK_END => {
+                    write_end(&mut self.out.front, frame.as_ref(), announced);
+                }
+                Encoding::Chunked(_) | Encoding::Length(0) | Encoding::Nothing => {}
+            }
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    fn queue(&mut self, mut data: bytes::Bytes, is_last: bool) {
+        if data.is_empty() {
+            return;
+        }
+        match &mut self.encoding {
+            Encoding::Nothing => return,
+            Encoding::Length(left) => {
+                // More than was announced would be taken for another request.
+                data.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= data.len() as u64;
+            }
+            Encoding::Chunked(_) => {
+                write_chunk_size(&mut self.out.front, data.len());
+                self.out.behind = if is_last { LAST_CHUNK_END } else { CHUNK_END };
+            }
+        }
+        self.out.data = data;
+    }
+
+    /// Writes some of what waits.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
+        if self.sending == Sending::Deaf {
+            self.out.clear();
+            return Poll::Ready(Ok(()));
+        }
+        let parts = self.out.parts().map(IoSlice::new);
+        let wrote = Pin::new(&mut self.wire).poll_write_vectored(cx, &parts);
+        match ready!(wrote) {
+            Ok(0) => Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into())),
+            Ok(count) => {
+                self.out.advance(count);
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => Poll::Ready(self.unless_deaf(Err(error))),
+        }
+    }
+
+    /// An upstream that closes its connection may have answered before.
+    fn unless_deaf(&mut self, wrote: io::Result<()>) -> Result<(), Unfinished> {
+        match wrote {
+            Err(error) if is_closed(&error) => {
+                self.sending = Sending::Deaf;
+                Ok(())
+            }
+            wrote => wrote.map_err(Unfinished::Io),
+        }
+    }
+
+    /// Reads once, behind what was read; how much, 0 for the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.input.capacity() - self.input.len() < self.room / 2 {
+            self.input.reserve(self.room);
+        }
+        let room = self.input.capacity() - self.input.len();
+        let read = ready!(pin!(self.wire.read_buf(&mut self.input)).poll(cx))?;
+        if read == room {
+            self.room = (self.room * 2).min(MOST_READ);
+        }
+        Poll::Ready(Ok(read))
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
