@@ -5,10 +5,10 @@ pub mod encoding;
 use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     caller::CallerId,
+    digest::Frames,
     fingerprint::{Digests, Fingerprint},
     key::Key,
     policy::{AfterExpiry, RouteName},
@@ -36,30 +36,25 @@ pub enum ScopePart<'a> {
 
 impl RecordId {
     /// The version of the parts below; another version never meets this one's ids.
-    const FORMAT: &'static [u8] = b"idem-proxy record 1";
+    const FORMAT: &'static [u8] = b"i2";
 
     /// The id of the record for these parts. Every part is framed by its length, so that none can be
     /// shifted into its neighbour.
     #[must_use]
     pub fn new(namespace: &str, caller: &CallerId, scope: ScopePart<'_>, key: &Key) -> Self {
-        let mut hash = Sha256::new();
-        let mut part = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_be_bytes());
-            hash.update(bytes);
-        };
-        part(Self::FORMAT);
-        part(namespace.as_bytes());
-        part(caller.as_bytes());
+        let mut parts = Frames::<ROOM>::new(Self::FORMAT);
+        parts.frame(namespace.as_bytes());
+        parts.frame(caller.as_bytes());
         match scope {
             ScopePart::Operation { method, path } => {
-                part(b"operation");
-                part(method.as_bytes());
-                part(path.as_bytes());
+                parts.raw(b"o");
+                parts.frame(method.as_bytes());
+                parts.frame(path.as_bytes());
             }
-            ScopePart::Caller => part(b"caller"),
+            ScopePart::Caller => parts.raw(b"c"),
         }
-        part(key.as_bytes());
-        Self(hash.finalize().into())
+        parts.frame(key.as_bytes());
+        Self(parts.digest())
     }
 
     /// The id of these 32 bytes, as a store has them.
@@ -91,6 +86,9 @@ impl fmt::Debug for RecordId {
         fmt::Display::fmt(&self.short(), f)
     }
 }
+
+/// Ids of longer parts are made with an allocation.
+const ROOM: usize = 256;
 
 /// The first 16 hexadecimal digits of a record's id; nothing of the key can be told from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

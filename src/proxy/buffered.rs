@@ -19,7 +19,7 @@ pub(super) struct Buffered {
 }
 
 impl Buffered {
-    /// Reads a whole body of at most `limit` bytes; `see` gets each piece as it comes.
+    /// Reads a whole body of at most `limit` bytes; `see` gets each piece as it comes, but for one that is known to be the last.
     ///
     /// Dropping the future gives up the rest of the body.
     pub(super) async fn read(
@@ -65,7 +65,9 @@ impl Buffered {
             if !room.grow_to(pieces.length + data.len()) {
                 return Err(overloaded(worker));
             }
-            see(&data);
+            if announced == 0 || pieces.length + data.len() < announced {
+                see(&data);
+            }
             pieces.push(data, announced);
         }
         let body = pieces.whole();
