@@ -240,6 +240,15 @@ impl Print {
         }
     }
 
+    /// How many bytes of a request would have to be read for [`Self::digests`].
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        match self {
+            Self::Live(own) => own.unread(),
+            Self::Settled(_) => 0,
+        }
+    }
+
     /// The digests alone, so that the request can be let go.
     #[must_use]
     pub fn digests(&self) -> Digests {
