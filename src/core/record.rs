@@ -282,7 +282,18 @@ impl StoredAnswer {
     /// arrived in, into one, so that a small answer does not pin a large read buffer.
     #[must_use]
     pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
-        let (lines, body) = copied(kept, body);
+        Self::capture_some(status, kept, |_| true, body)
+    }
+
+    /// The same with those header fields alone that `keeps` says.
+    #[must_use]
+    pub fn capture_some(
+        status: StatusCode,
+        headers: &HeaderMap,
+        keeps: impl Fn(&HeaderName) -> bool,
+        body: &[u8],
+    ) -> Self {
+        let (lines, body) = copied(headers, keeps, body);
         Self {
             status,
             trailers: 0,
@@ -294,7 +305,7 @@ impl StoredAnswer {
     /// The same with a body that has a buffer of its own already.
     #[must_use]
     pub fn with_body(status: StatusCode, kept: &HeaderMap, body: Bytes) -> Self {
-        let (lines, _) = copied(kept, &[]);
+        let (lines, _) = copied(kept, |_| true, &[]);
         Self {
             status,
             trailers: 0,
@@ -309,7 +320,7 @@ impl StoredAnswer {
         if trailers.is_empty() {
             return self;
         }
-        let (copied, _) = copied(trailers, &[]);
+        let (copied, _) = copied(trailers, |_| true, &[]);
         // There are no more lines than a message has bytes.
         let count = u32::try_from(copied.len()).unwrap_or(u32::MAX);
         Self {
@@ -376,23 +387,29 @@ type Lines<'a> = (
     &'a [(HeaderName, HeaderValue)],
 );
 
-/// Header lines and body in one buffer of their own.
-fn copied(kept: &HeaderMap, body: &[u8]) -> (Arc<[(HeaderName, HeaderValue)]>, Bytes) {
-    let size = kept.values().map(HeaderValue::len).sum::<usize>() + body.len();
+/// Those header lines that `keeps` says, and the body, in one buffer of their own.
+fn copied(
+    headers: &HeaderMap,
+    keeps: impl Fn(&HeaderName) -> bool,
+    body: &[u8],
+) -> (Arc<[(HeaderName, HeaderValue)]>, Bytes) {
+    let kept = || headers.iter().filter(|(name, _)| keeps(name));
+    let (count, size) = kept().fold((0, body.len()), |(count, size), (_, value)| {
+        (count + 1, size + value.len())
+    });
     let mut all = BytesMut::with_capacity(size);
-    kept.values()
-        .for_each(|value| all.extend_from_slice(value.as_bytes()));
+    kept().for_each(|(_, value)| all.extend_from_slice(value.as_bytes()));
     all.extend_from_slice(body);
     let mut all = all.freeze();
-    let copy = |(name, value): (&HeaderName, &HeaderValue)| {
+    let mut lines = Vec::with_capacity(count);
+    lines.extend(kept().filter_map(|(name, value)| {
         let bytes = all.split_to(value.len());
         // The bytes were a header value a moment ago; if they were not, the header is left out.
         let mut copied = HeaderValue::from_maybe_shared(bytes).ok()?;
         copied.set_sensitive(value.is_sensitive());
         Some((name.clone(), copied))
-    };
-    let headers = kept.iter().filter_map(copy).collect();
-    (headers, all)
+    }));
+    (lines.into(), all)
 }
 
 impl fmt::Debug for StoredAnswer {

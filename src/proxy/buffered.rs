@@ -44,7 +44,8 @@ impl Buffered {
         room.shrink_to(0);
         let mut pieces = Pieces::default();
         let mut pause = Pause::new(proxy.body_timeout);
-        let enough = Instant::now() + proxy.body_timeout.saturating_mul(BODY_TIMEOUTS);
+        // Set by the first piece that is not the last: most bodies are one piece, and need no clock.
+        let mut enough = None;
         while let Some(piece) = next_piece(&mut incoming, &mut pause).await {
             let frame = piece.map_err(|why| match why {
                 Incomplete::Stalled => (Problem::RequestTimeout, Outcome::BadRequest),
@@ -59,13 +60,15 @@ impl Buffered {
             if pieces.length + data.len() > limit {
                 return Err(too_large());
             }
-            if Instant::now() > enough {
-                return Err((Problem::RequestTimeout, Outcome::BadRequest));
-            }
             if !room.grow_to(pieces.length + data.len()) {
                 return Err(overloaded(worker));
             }
             if announced == 0 || pieces.length + data.len() < announced {
+                let now = Instant::now();
+                let patience = proxy.body_timeout.saturating_mul(BODY_TIMEOUTS);
+                if now > *enough.get_or_insert_with(|| now + patience) {
+                    return Err((Problem::RequestTimeout, Outcome::BadRequest));
+                }
                 see(&data);
             }
             pieces.push(data, announced);

@@ -4,16 +4,13 @@
 //! those who joined. No client's connection is part of it. Dropping its future (the runtime goes away) drops the claim: the
 //! outcome is unknown once the lease has run out.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header::TRAILER, request, response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Place, Worker,
@@ -96,20 +93,20 @@ impl Execution {
         pool: Pool,
         start: Start,
         first: oneshot::Sender<First>,
-        mut parts: request::Parts,
-        buffered: Buffered,
+        parts: &mut request::Parts,
+        buffered: &mut Buffered,
         fingerprint: Arc<Fingerprint>,
     ) -> Self {
-        let taken = Taken::from(&parts);
-        outgoing_head(
-            &mut parts,
-            worker,
-            place.peer,
-            &place.trace,
-            pool.upstream(),
-        );
+        let taken = Taken::from(&*parts);
+        outgoing_head(parts, worker, place.peer, &place.trace, pool.upstream());
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
+        let mut request = Request::new(OutgoingBody::whole(mem::take(&mut buffered.body)));
+        *request.method_mut() = mem::take(&mut parts.method);
+        *request.uri_mut() = mem::take(&mut parts.uri);
+        *request.version_mut() = parts.version;
+        *request.headers_mut() = mem::take(&mut parts.headers);
+        *request.extensions_mut() = mem::take(&mut parts.extensions);
         Self {
             worker: Arc::clone(worker),
             route: place.route.clone(),
@@ -119,10 +116,10 @@ impl Execution {
             claim: start.claim,
             seat: start.seat,
             first,
-            request: Request::from_parts(parts, OutgoingBody::whole(buffered.body)),
+            request,
             fingerprint,
             taken,
-            room: buffered.room,
+            room: buffered.room.hand_over(),
             _permit: start.permit,
         }
     }
@@ -183,9 +180,10 @@ impl Execution {
             seat,
         };
         match called {
-            Called::Failed(failure) => finish.failed(claim, failure).await,
             Called::Whole(whole) => finish.whole(claim, &method, whole).await,
-            Called::Live(live) => finish.live(claim, live).await,
+            // Boxed, what is rare makes no execution larger.
+            Called::Live(live) => Box::pin(finish.live(claim, live)).await,
+            Called::Failed(failure) => Box::pin(finish.failed(claim, failure)).await,
         }
     }
 }
@@ -349,10 +347,9 @@ pub(super) async fn renewed<F: Future>(
 ) -> F::Output {
     let mut work = std::pin::pin!(work);
     loop {
-        tokio::select! {
-            biased;
-            output = &mut work => return output,
-            () = sleep(policy.terms.lease / 3) => {}
+        let due = Instant::now() + policy.terms.lease / 3;
+        if let Some(output) = worker.renewals.within(due, work.as_mut()).await {
+            return output;
         }
         match worker.proxy.records.renew(claim, &policy.terms).await {
             Ok(Held::Yes) => {}

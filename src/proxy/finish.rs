@@ -102,8 +102,8 @@ impl Finish<'_> {
         };
         // Each answer announces what stands behind it, and some clients get nothing there.
         parts.headers.remove(TRAILER);
-        let kept = kept_for_replay(&parts.headers, rule, bodyless);
-        let mut answer = StoredAnswer::capture(parts.status, &kept, &body);
+        let keeps = kept_for_replay(rule, bodyless);
+        let mut answer = StoredAnswer::capture_some(parts.status, &parts.headers, keeps, &body);
         if !bodyless {
             // Where there is no body there is nothing to stand behind.
             answer = answer.with_trailers(&trailers);

@@ -8,10 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, StatusCode, request::Parts};
 use hyper::body::Incoming;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Place, Refusal, Rest, Worker,
@@ -64,7 +61,8 @@ pub(super) async fn answer(
 ) -> Answer {
     let Keyed { place, name } = keyed;
     let policy = &*place.route.policy;
-    let (parts, incoming) = request.into_parts();
+    // From here on the head stands in one place: what follows borrows it, so that it is not moved from future to future.
+    let (mut parts, incoming) = request.into_parts();
     let caller = match caller(worker, &place, &parts).await {
         Ok(caller) => caller,
         Err(refusal) => {
@@ -74,7 +72,7 @@ pub(super) async fn answer(
     };
     // The key stands in the head, or nowhere: of the body nothing is left out.
     let carried = key::carried_by(policy, head(&parts), None);
-    let (buffered, print) = match read(worker, &place, carried, &parts, incoming).await {
+    let (mut buffered, print) = match read(worker, &place, carried, &parts, incoming).await {
         Ok(read) => read,
         Err(refusal) => {
             let refused = worker.refused(policy, &refusal, None);
@@ -86,7 +84,7 @@ pub(super) async fn answer(
         Name::Derived => Key::derived(&print.digests()),
     };
     let id = identify(worker, &place, &parts, &caller, &key);
-    visit(worker, &place, id, print, parts, buffered).await
+    visit(worker, &place, id, print, &mut parts, &mut buffered).await
 }
 
 fn head(parts: &Parts) -> Head<'_> {
@@ -122,7 +120,7 @@ pub(super) async fn answer_read(
     worker: &Arc<Worker>,
     place: &Place<'_>,
     key: &Key,
-    parts: Parts,
+    mut parts: Parts,
     mut buffered: Buffered,
     document: &Document,
 ) -> Answer {
@@ -135,7 +133,7 @@ pub(super) async fn answer_read(
     let carried = key::carried_by(policy, head(&parts), Some(document));
     let print = print(place, carried, &parts);
     match finish(worker, carried, print, document, &mut buffered) {
-        Ok(print) => visit(worker, place, id, print, parts, buffered).await,
+        Ok(print) => visit(worker, place, id, print, &mut parts, &mut buffered).await,
         Err(refusal) => worker.refused(policy, &refusal, None),
     }
 }
@@ -207,8 +205,8 @@ async fn visit(
     place: &Place<'_>,
     id: RecordId,
     fingerprint: Arc<Fingerprint>,
-    parts: Parts,
-    buffered: Buffered,
+    parts: &mut Parts,
+    buffered: &mut Buffered,
 ) -> Answer {
     let length = buffered.body.len() as u64;
     let visit = Visit {
@@ -253,25 +251,25 @@ impl Visit<'_> {
 
     /// Looks at the record; where nothing is settled there, boards the flight, and leads it or joins it. A flight that came to
     /// nothing sends everybody back to the record; each round somebody gets an answer, so that the rounds end.
-    async fn answer(&self, parts: Parts, buffered: Buffered) -> Answer {
+    async fn answer(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
         loop {
             match proxy.records.look(&self.id, &self.ask()).await {
                 Err(error) => return self.store_failure(error),
                 Ok(Some(Found::InFlight { .. }) | None) => {}
-                Ok(Some(found)) => return self.found(&found, &parts).await,
+                Ok(Some(found)) => return self.found(&found, parts).await,
             }
             match proxy.flights.board(self.id, &self.fingerprint) {
-                Boarding::Lead(seat) => match self.lead(seat, &parts).await {
+                Boarding::Lead(seat) => match self.lead(seat, parts).await {
                     // Boxed, what an execution and a wait need costs a replay nothing.
                     Led::Claimed(start) => {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
                     }
                     Led::Answered(answer) => return *answer,
-                    Led::Elsewhere => return Box::pin(self.join_elsewhere(&parts)).await,
+                    Led::Elsewhere => return Box::pin(self.join_elsewhere(parts)).await,
                 },
                 Boarding::Join(flight) => {
-                    if let Some(answer) = Box::pin(self.join(&flight, &parts)).await {
+                    if let Some(answer) = Box::pin(self.join(&flight, parts)).await {
                         return answer;
                     }
                 }
@@ -372,8 +370,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Starts the execution and waits for it like everybody else, but only for `response_timeout`.
-    async fn execute(&self, start: Start, parts: Parts, buffered: Buffered) -> Answer {
+    /// Starts the execution, which takes over the request, and waits for it like everybody else, but only for `response_timeout`.
+    async fn execute(&self, start: Start, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let (first, landing) = oneshot::channel();
         let Some(pool) = self.worker.pools.get(self.place.route.upstream).cloned() else {
             return self.problem(&Problem::UpstreamUnreachable, Outcome::UpstreamFailure); // checked when it was configured
@@ -409,7 +407,8 @@ impl Visit<'_> {
     /// Dropping the future gives the place up and changes nothing else.
     async fn join(&self, flight: &Arc<Flight>, parts: &Parts) -> Option<Answer> {
         let policy = self.policy();
-        let waiting = timeout(policy.wait_timeout, async {
+        let patience = Instant::now() + policy.wait_timeout;
+        let waiting = self.worker.joins.within(patience, async {
             // While the leader asks the store nobody knows whose key it is; that takes no longer than the store does.
             match flight.executes(&self.fingerprint).await {
                 Some(false) => return Some(self.mismatch(true)),
@@ -426,7 +425,7 @@ impl Visit<'_> {
             self.landed(waiter.landing().await, flight, parts)
         });
         // A wait that is over is a conflict, never a call of its own.
-        let answer = waiting.await.unwrap_or_else(|_| Some(self.in_flight()))?;
+        let answer = waiting.await.unwrap_or_else(|| Some(self.in_flight()))?;
         // Whatever the upstream said to another request is asked about before this one has it, stored or not.
         if answer.outcome == Outcome::Joined
             && let Err(denied) = self.permitted(parts).await
