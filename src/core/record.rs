@@ -282,18 +282,27 @@ impl StoredAnswer {
     /// arrived in, into one, so that a small answer does not pin a large read buffer.
     #[must_use]
     pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
-        Self::capture_some(status, kept, |_| true, body)
+        let (lines, body) = copied(kept, |_| true, body);
+        Self {
+            status,
+            trailers: 0,
+            lines,
+            body,
+        }
     }
 
-    /// The same with those header fields alone that `keeps` says.
+    /// The same with those header fields alone that `keeps` says, and with a body that may have a buffer of its own already.
     #[must_use]
     pub fn capture_some(
         status: StatusCode,
         headers: &HeaderMap,
         keeps: impl Fn(&HeaderName) -> bool,
-        body: &[u8],
+        body: Gathered,
     ) -> Self {
-        let (lines, body) = copied(headers, keeps, body);
+        let (lines, body) = match body {
+            Gathered::Shared(body) => copied(headers, keeps, &body),
+            Gathered::Own(body) => (copied(headers, keeps, &[]).0, body),
+        };
         Self {
             status,
             trailers: 0,
@@ -381,6 +390,15 @@ impl StoredAnswer {
     }
 }
 
+/// A whole body, and whose its buffer is.
+#[derive(Debug)]
+pub enum Gathered {
+    /// It is a part of a buffer that holds other things too, or has room for much more.
+    Shared(Bytes),
+    /// It has a buffer of its own, of about its size.
+    Own(Bytes),
+}
+
 /// Header lines, then trailer lines.
 type Lines<'a> = (
     &'a [(HeaderName, HeaderValue)],
@@ -455,6 +473,25 @@ mod tests {
             let added = 2 * (2 + StoredAnswer::HEADER_OVERHEAD);
             assert_eq!(answer.weight(), plain.weight() + added);
         }
+    }
+
+    #[test]
+    fn a_body_is_copied_out_of_a_shared_buffer_and_not_out_of_its_own() {
+        let head = lines(&[("a", "1"), ("b", "2")]);
+        let capture = |body| {
+            StoredAnswer::capture_some(StatusCode::OK, &head, |name| name.as_str() == "b", body)
+        };
+        let body = Bytes::from(b"body".to_vec());
+        let own = capture(Gathered::Own(body.clone()));
+        let copied = capture(Gathered::Shared(body.clone()));
+        for answer in [&own, &copied] {
+            let b = HeaderName::from_static("b");
+            assert_eq!(answer.headers(), [(b, HeaderValue::from_static("2"))]);
+            assert_eq!(answer.body(), &body);
+        }
+        assert_eq!(own.body().as_ptr(), body.as_ptr());
+        assert_ne!(copied.body().as_ptr(), body.as_ptr());
+        assert_eq!(own.weight(), copied.weight());
     }
 
     #[test]

@@ -331,7 +331,7 @@ async fn read_answer(
     let verdict = judge_end(policy, verdict, &parts.headers, &trailers);
     Called::Whole(Whole {
         parts,
-        body: pieces.whole(),
+        body: pieces.gathered(),
         trailers,
         verdict,
     })
