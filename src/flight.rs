@@ -14,7 +14,7 @@ use std::{
 
 use http::StatusCode;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::core::{
     fingerprint::Fingerprint,
@@ -36,7 +36,9 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub struct Flight {
     fingerprint: Arc<Fingerprint>,
-    stage: watch::Sender<Stage>,
+    stage: Mutex<Stage>,
+    /// Tells who waits here that the stage has changed.
+    changed: Notify,
     waiters: AtomicUsize,
     execution: OnceLock<Arc<SpanRef>>,
 }
@@ -113,7 +115,8 @@ impl Flights {
             Entry::Vacant(free) => {
                 let flight = Arc::new(Flight {
                     fingerprint: Arc::clone(fingerprint),
-                    stage: watch::Sender::new(Stage::Boarding),
+                    stage: Mutex::new(Stage::Boarding),
+                    changed: Notify::new(),
                     waiters: AtomicUsize::new(0),
                     execution: OnceLock::new(),
                 });
@@ -147,7 +150,7 @@ impl Flights {
 impl Seat {
     /// The leader has the claim: whoever brings another request now can be told so.
     pub fn running(&self) {
-        self.flight.stage.send_replace(Stage::Running);
+        self.flight.becomes(|_| Stage::Running);
     }
 
     /// The execution is traced, under this span. Said once, before [`Self::running`].
@@ -166,12 +169,12 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.flights.shard(&self.id).lock().remove(&self.id);
         let landing = self.landing.take();
-        self.flight.stage.send_modify(|stage| {
+        self.flight.becomes(|stage| {
             let unsaid = match stage {
                 Stage::Boarding => Landing::NotStarted,
                 Stage::Running | Stage::Landed(_) => Landing::Failed(Problem::UpstreamFailed),
             };
-            *stage = Stage::Landed(landing.unwrap_or(unsaid));
+            Stage::Landed(landing.unwrap_or(unsaid))
         });
     }
 }
@@ -180,14 +183,32 @@ impl Flight {
     /// Waits until it is known whether this flight executes; then whether `request` is the one it executes.
     /// `None`: it has landed meanwhile.
     pub async fn executes(&self, request: &Fingerprint) -> Option<bool> {
-        let mut stage = self.stage.subscribe();
-        // The sender lives in `self`, so the wait cannot fail.
-        let known = stage
-            .wait_for(|stage| !matches!(stage, Stage::Boarding))
-            .await;
-        let running = matches!(known.as_deref(), Ok(Stage::Running));
-        drop(known);
-        running.then(|| self.is_of(request))
+        let running = self.once(|stage| match stage {
+            Stage::Boarding => None,
+            Stage::Running => Some(true),
+            Stage::Landed(_) => Some(false),
+        });
+        running.await.then(|| self.is_of(request))
+    }
+
+    /// Waits until `told` has an answer from the stage.
+    async fn once<T>(&self, told: impl Fn(&Stage) -> Option<T>) -> T {
+        loop {
+            // Made before the stage is looked at: no change after that is missed.
+            let changed = self.changed.notified();
+            let answer = told(&self.stage.lock());
+            if let Some(answer) = answer {
+                return answer;
+            }
+            changed.await;
+        }
+    }
+
+    fn becomes(&self, next: impl FnOnce(&Stage) -> Stage) {
+        let mut stage = self.stage.lock();
+        *stage = next(&stage);
+        drop(stage);
+        self.changed.notify_waiters();
     }
 
     /// Whether `request` is the one that this flight was boarded for.
@@ -210,7 +231,6 @@ impl Flight {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
             .ok()?;
         Some(Waiter {
-            stage: self.stage.subscribe(),
             flight: Arc::clone(self),
         })
     }
@@ -219,22 +239,17 @@ impl Flight {
 /// A place among those who wait; given up on drop.
 #[derive(Debug)]
 pub struct Waiter {
-    stage: watch::Receiver<Stage>,
     flight: Arc<Flight>,
 }
 
 impl Waiter {
     /// Waits for the landing. A landing that came before is seen as well: none is lost.
-    pub async fn landing(mut self) -> Landing {
-        let stage = self
-            .stage
-            .wait_for(|stage| matches!(stage, Stage::Landed(_)))
-            .await;
-        match stage.as_deref() {
-            Ok(Stage::Landed(landing)) => landing.clone(),
-            // Neither can be: the condition says landed, and the sender lives in `self.flight`.
-            _ => Landing::Failed(Problem::UpstreamFailed),
-        }
+    pub async fn landing(self) -> Landing {
+        let landed = |stage: &Stage| match stage {
+            Stage::Boarding | Stage::Running => None,
+            Stage::Landed(landing) => Some(landing.clone()),
+        };
+        self.flight.once(landed).await
     }
 }
 

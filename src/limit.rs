@@ -73,6 +73,14 @@ impl Permit {
         self.units
     }
 
+    /// The permit for whoever takes over what it holds; this one holds nothing from now on.
+    pub fn hand_over(&mut self) -> Self {
+        Self {
+            limit: Arc::clone(&self.limit),
+            units: std::mem::take(&mut self.units),
+        }
+    }
+
     /// Makes this permit one of at least `units`; `false`, and nothing changed, where the limit forbids it.
     #[must_use]
     pub fn grow_to(&mut self, units: usize) -> bool {
@@ -126,7 +134,10 @@ mod tests {
         first.shrink_to(13);
         assert_eq!(limit.level(), 12);
         assert!(limit.take(usize::MAX).is_none());
+        let second = first.hand_over();
         drop(first);
+        assert_eq!((limit.level(), second.units()), (12, 12));
+        drop(second);
         assert_eq!(limit.level(), 0);
     }
 

@@ -52,6 +52,8 @@ pub(super) fn first(
         pools,
         executions,
         times: Arc::default(),
+        joins: Arc::default(),
+        renewals: Arc::default(),
         traces: Arc::new(TraceIds::new()?),
     })
 }
@@ -72,6 +74,8 @@ pub(super) fn next(before: &Worker, proxy: &Arc<Proxy>, origins: &[Arc<Origin>])
         pools: origins.iter().map(pool).collect(),
         executions: before.executions.clone(),
         times: Arc::clone(&before.times),
+        joins: Arc::clone(&before.joins),
+        renewals: Arc::clone(&before.renewals),
         traces: Arc::clone(&before.traces),
     }
 }

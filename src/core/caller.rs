@@ -12,10 +12,10 @@ use std::{
 
 use http::{HeaderMap, header};
 use ipnet::IpNet;
-use sha2::{Digest as _, Sha256};
 
 use super::{
     claims::Claims,
+    digest,
     policy::{CallerPart, Identity, MissingCaller},
 };
 
@@ -30,7 +30,7 @@ pub struct CallerId([u8; 32]);
 
 impl CallerId {
     /// The version of the frames; another version never meets this one's callers.
-    const FORMAT: &'static [u8] = b"idem-proxy caller 1";
+    const FORMAT: &'static [u8] = b"c2";
 
     /// The digest, for a record's id.
     #[must_use]
@@ -111,8 +111,7 @@ pub fn identify(
     peer: &Peer<'_>,
     token: &Token,
 ) -> Result<CallerId, CallerMissing> {
-    let mut hash = Sha256::new();
-    frame(&mut hash, &[CallerId::FORMAT]);
+    let mut hash = Frames::new(CallerId::FORMAT);
     for part in &rule.from {
         let values = match part {
             CallerPart::Authorization => {
@@ -172,8 +171,11 @@ pub fn identify(
             return Err(CallerMissing);
         }
     }
-    Ok(CallerId(hash.finalize().into()))
+    Ok(CallerId(hash.digest()))
 }
+
+/// The frames of a caller. Longer credentials are put together with an allocation.
+type Frames = digest::Frames<256>;
 
 /// Whether a part had anything to say.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -183,15 +185,14 @@ enum Values {
 }
 
 /// The count of `parts`, and each of them behind its length.
-fn frame(hash: &mut Sha256, parts: &[&[u8]]) {
-    hash.update((parts.len() as u64).to_be_bytes());
+fn frame(hash: &mut Frames, parts: &[&[u8]]) {
+    hash.number(parts.len());
     for part in parts {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
+        hash.frame(part);
     }
 }
 
-fn one_value(hash: &mut Sha256, value: Option<&[u8]>) -> Values {
+fn one_value(hash: &mut Frames, value: Option<&[u8]>) -> Values {
     match value {
         Some(value) if !value.is_empty() => {
             frame(hash, &[value]);
@@ -206,7 +207,7 @@ fn one_value(hash: &mut Sha256, value: Option<&[u8]>) -> Values {
 
 /// Frames every line of a header; of each, as many bytes as `folded` says count in lower case.
 fn header_values(
-    hash: &mut Sha256,
+    hash: &mut Frames,
     headers: &HeaderMap,
     name: &header::HeaderName,
     folded: impl Fn(&[u8]) -> usize,
@@ -220,14 +221,12 @@ fn header_values(
     if lines().all(<[u8]>::is_empty) {
         return one_value(hash, None);
     }
-    hash.update((lines().count() as u64).to_be_bytes());
+    hash.number(lines().count());
     for line in lines() {
-        hash.update((line.len() as u64).to_be_bytes());
+        hash.number(line.len());
         let (lower, rest) = line.split_at_checked(folded(line)).unwrap_or((&[], line));
-        for byte in lower {
-            hash.update([byte.to_ascii_lowercase()]);
-        }
-        hash.update(rest);
+        hash.raw_lower(lower);
+        hash.raw(rest);
     }
     Values::Present
 }

@@ -14,16 +14,15 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, header};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     canonical,
+    digest::{self, Hasher},
     media::{self, Stated, is_encoded, is_json, media_type},
     policy::{BodyMode, FingerprintRule, JsonPointer, QueryMode},
 };
 
-/// A SHA-256.
-pub type Digest = [u8; 32];
+pub use super::digest::Digest;
 
 /// What is kept of a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,20 +104,31 @@ impl fmt::Debug for Fingerprint {
 
 /// A fingerprint in the making, while the body arrives.
 pub struct Builder {
-    exact: Sha256,
-    /// How many bytes of the body are in `exact`.
-    hashed: usize,
-    /// The parts before the body in normal form; `None`: as they are in `exact`.
-    sorted: Option<Sha256>,
-    /// The parts before the body, for the canonical digest.
-    parts: Sha256,
+    /// The parts before the body.
+    parts: Frames,
+    /// The same in normal form; `None`: as they are in `parts`.
+    sorted: Option<Box<Frames>>,
+    /// The parts and so much of the body. A body that is there whole when it is asked for is hashed in one go with what stands before it.
+    begun: Option<Box<Begun>>,
     reading: Reading,
     rule: Arc<FingerprintRule>,
 }
 
+/// The exact digest of a body that comes in pieces.
+struct Begun {
+    exact: Hasher,
+    /// How many bytes of the body are in `exact`.
+    hashed: usize,
+}
+
+/// The parts of a request before its body, each behind its tag.
+///
+/// What is hashed is these and then, behind the tag of its kind, the body in one of its forms, which nothing follows.
+type Frames = digest::Frames<128>;
+
 impl Builder {
     /// The version of the frames; another version never meets this one's digests.
-    const FORMAT: &'static [u8] = b"idem-proxy fingerprint 1";
+    const FORMAT: &'static [u8] = b"f2";
 
     /// Starts with everything but the body. `path` is the normalised one.
     ///
@@ -133,13 +143,12 @@ impl Builder {
         query: Option<&str>,
         headers: &HeaderMap,
     ) -> Self {
-        let mut parts = Sha256::new();
-        frame(&mut parts, b'v', Self::FORMAT);
+        let mut parts = Frames::new(Self::FORMAT);
         if rule.method {
-            frame(&mut parts, b'm', method.as_str().as_bytes());
+            tagged(&mut parts, b'm', method.as_str().as_bytes());
         }
         if rule.path {
-            frame(&mut parts, b'p', path.as_bytes());
+            tagged(&mut parts, b'p', path.as_bytes());
         }
         frame_headers(&mut parts, &rule.headers, headers);
         let mut sorted = None;
@@ -147,61 +156,70 @@ impl Builder {
             if rule.query == QueryMode::Sorted {
                 let normal = canonical::query(query);
                 if normal != query {
-                    let mut parts = parts.clone();
-                    frame(&mut parts, b'q', normal.as_bytes());
+                    let mut parts = Box::new(parts.clone());
+                    tagged(&mut parts, b'q', normal.as_bytes());
                     sorted = Some(parts);
                 }
             }
             if rule.query != QueryMode::Off {
-                frame(&mut parts, b'q', query.as_bytes());
+                tagged(&mut parts, b'q', query.as_bytes());
             }
         }
-        let reading = Reading::of(rule, headers);
-        let mut exact = parts.clone();
-        reading.start_exact(&mut exact);
         Self {
-            exact,
-            hashed: 0,
-            sorted,
             parts,
-            reading,
+            sorted,
+            begun: None,
+            reading: Reading::of(rule, headers),
             rule: Arc::clone(rule),
         }
     }
 
-    /// Takes the next piece of the body.
+    /// Takes the next piece of the body, while more of it is waited for.
     pub fn update(&mut self, piece: &[u8]) {
+        let begun = self.begun.get_or_insert_with(|| {
+            let mut exact = Hasher::new();
+            exact.update(self.parts.as_bytes());
+            exact.update(self.reading.before_exact().as_bytes());
+            Box::new(Begun { exact, hashed: 0 })
+        });
         if self.reading != Reading::Off {
-            self.exact.update(piece);
+            begun.exact.update(piece);
         }
-        self.hashed = self.hashed.saturating_add(piece.len());
+        begun.hashed = begun.hashed.saturating_add(piece.len());
     }
 
     /// Ends with the whole body: the pieces that were given to [`Self::update`], and any that were not yet.
     /// No body is an empty body.
     #[must_use]
     pub fn finish(mut self, body: Bytes) -> Fingerprint {
-        debug_assert!(self.hashed <= body.len(), "the pieces are the body's");
-        if let Some(rest) = body.get(self.hashed..) {
-            self.update(rest);
-        }
-        if self.reading != Reading::Off {
-            self.exact.update((self.hashed as u64).to_be_bytes());
-        }
+        let exact = match self.begun.take() {
+            None => exact(&self.parts, &self.reading, &body),
+            Some(mut begun) => {
+                debug_assert!(begun.hashed <= body.len(), "the pieces are the body's");
+                if let Some(rest) = body.get(begun.hashed..)
+                    && self.reading != Reading::Off
+                {
+                    begun.exact.update(rest);
+                }
+                begun.exact.finish()
+            }
+        };
         let plain = matches!(self.reading, Reading::Off | Reading::Raw) && self.sorted.is_none();
-        let unread = (!plain).then(|| Unread {
-            query: if self.sorted.is_some() {
-                Query::Sorted
-            } else {
-                Query::AsItCame
-            },
-            parts: self.sorted.unwrap_or(self.parts),
-            reading: self.reading,
-            rule: self.rule,
-            body,
+        let unread = (!plain).then(|| {
+            let (query, parts) = match self.sorted {
+                Some(sorted) => (Query::Sorted, *sorted),
+                None => (Query::AsItCame, self.parts),
+            };
+            Unread {
+                parts,
+                query,
+                reading: self.reading,
+                rule: self.rule,
+                body,
+            }
         });
         Fingerprint {
-            exact: self.exact.finalize().into(),
+            exact,
             canonical: OnceLock::new(),
             unread,
         }
@@ -210,15 +228,24 @@ impl Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hashed = self.begun.as_ref().map_or(0, |begun| begun.hashed);
         f.debug_struct("Builder")
-            .field("hashed", &self.hashed)
+            .field("hashed", &hashed)
             .finish_non_exhaustive()
     }
 }
 
+/// The digest of these parts and of the body byte for byte, as far as it counts.
+fn exact(parts: &Frames, reading: &Reading, body: &[u8]) -> Digest {
+    let mut before = parts.clone();
+    before.raw(reading.before_exact().as_bytes());
+    let body = if *reading == Reading::Off { &[] } else { body };
+    before.digest_before(body)
+}
+
 /// What the canonical digest is computed from.
 struct Unread {
-    parts: Sha256,
+    parts: Frames,
     query: Query,
     reading: Reading,
     rule: Arc<FingerprintRule>,
@@ -234,48 +261,46 @@ enum Query {
 
 impl Unread {
     /// The canonical digest of a request with this exact one.
-    fn digest(&self, exact: Digest) -> Digest {
-        let mut hash = self.parts.clone();
-        if self.body_form(&mut hash).is_none() {
-            if self.query == Query::AsItCame {
-                return exact;
-            }
-            hash.clone_from(&self.parts);
-            self.reading.start_exact(&mut hash);
-            if self.reading != Reading::Off {
-                hash.update(&self.body);
-                hash.update((self.body.len() as u64).to_be_bytes());
-            }
+    fn digest(&self, as_it_came: Digest) -> Digest {
+        match self.body_form() {
+            Some(digest) => digest,
+            None if self.query == Query::AsItCame => as_it_came,
+            None => exact(&self.parts, &self.reading, &self.body),
         }
-        hash.finalize().into()
     }
 
-    /// Hashes the body as it is read. `None`: it counts byte for byte.
-    fn body_form(&self, hash: &mut Sha256) -> Option<()> {
+    /// The digest with the body as it is read. `None`: it counts byte for byte.
+    fn body_form(&self) -> Option<Digest> {
+        let mut before = self.parts.clone();
         match &self.reading {
-            Reading::Off | Reading::Raw => return None,
+            Reading::Off | Reading::Raw => None,
             Reading::Json => {
                 let form = canonical::json(&self.body, &self.rule.ignore, &self.rule.only)?;
-                hash.update(b"j");
+                before.raw(b"j");
                 // Under other pointers it is another form, whatever is left of the document.
-                frame_pointers(hash, &self.rule.ignore);
-                frame_pointers(hash, &self.rule.only);
-                hash.update(&form);
+                frame_pointers(&mut before, &self.rule.ignore);
+                frame_pointers(&mut before, &self.rule.only);
+                Some(before.digest_before(&form))
             }
             Reading::Form => {
                 let form = canonical::form(&self.body)?;
-                hash.update(b"f");
-                hash.update(&form);
+                before.raw(b"f");
+                Some(before.digest_before(&form))
             }
             Reading::Multipart { boundary } => {
                 let pieces = canonical::multipart(&self.body, boundary)?;
-                hash.update(b"x");
+                let mut hasher = Hasher::new();
+                before.raw(b"x");
+                hasher.update(before.as_bytes());
                 for piece in pieces {
-                    frame(hash, b'.', piece);
+                    let mut length = Frames::new(b".");
+                    length.number(piece.len());
+                    hasher.update(length.as_bytes());
+                    hasher.update(piece);
                 }
+                Some(hasher.finish())
             }
         }
-        Some(())
     }
 }
 
@@ -324,41 +349,42 @@ impl Reading {
 
     /// What stands before the body in the exact digest. Bytes that are equal are the same body whatever their type
     /// says, except that under another boundary they are other parts.
-    fn start_exact(&self, hash: &mut Sha256) {
+    fn before_exact(&self) -> digest::Frames<16> {
         match self {
-            Self::Off => hash.update(b"o"),
-            Self::Raw | Self::Json | Self::Form => hash.update(b"b"),
+            Self::Off => digest::Frames::new(b"o"),
+            Self::Raw | Self::Json | Self::Form => digest::Frames::new(b"b"),
             Self::Multipart { boundary } => {
-                frame(hash, b'y', boundary);
-                hash.update(b"b");
+                let mut before = digest::Frames::new(b"y");
+                before.frame(boundary);
+                before.raw(b"b");
+                before
             }
         }
     }
 }
 
-fn frame(hash: &mut Sha256, tag: u8, part: &[u8]) {
-    hash.update([tag]);
-    hash.update((part.len() as u64).to_be_bytes());
-    hash.update(part);
+fn tagged(parts: &mut Frames, tag: u8, part: &[u8]) {
+    parts.raw(&[tag]);
+    parts.frame(part);
 }
 
 /// Every chosen header with all its lines. The order of the configuration does not count.
-fn frame_headers(hash: &mut Sha256, chosen: &[HeaderName], headers: &HeaderMap) {
+fn frame_headers(parts: &mut Frames, chosen: &[HeaderName], headers: &HeaderMap) {
     if chosen.is_sorted_by(|a, b| a.as_str() < b.as_str()) {
         for name in chosen {
-            frame_header(hash, name, headers);
+            frame_header(parts, name, headers);
         }
     } else {
         let mut chosen: Vec<_> = chosen.iter().collect();
         chosen.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         chosen.dedup();
         for name in chosen {
-            frame_header(hash, name, headers);
+            frame_header(parts, name, headers);
         }
     }
 }
 
-fn frame_header(hash: &mut Sha256, name: &HeaderName, headers: &HeaderMap) {
+fn frame_header(parts: &mut Frames, name: &HeaderName, headers: &HeaderMap) {
     if [
         header::AUTHORIZATION,
         header::CONTENT_LENGTH,
@@ -368,29 +394,31 @@ fn frame_header(hash: &mut Sha256, name: &HeaderName, headers: &HeaderMap) {
     {
         return;
     }
-    frame(hash, b'h', name.as_str().as_bytes());
+    tagged(parts, b'h', name.as_str().as_bytes());
     let lines = || {
         headers
             .get_all(name)
             .iter()
             .map(|line| line.as_bytes().trim_ascii())
     };
-    hash.update((lines().count() as u64).to_be_bytes());
+    parts.number(lines().count());
     for line in lines() {
         if *name == header::CONTENT_TYPE {
-            frame(hash, b'=', &media_type(line).to_ascii_lowercase());
+            let counts = media_type(line);
+            parts.number(counts.len());
+            parts.raw_lower(counts);
         } else {
-            frame(hash, b'=', line);
+            parts.frame(line);
         }
     }
 }
 
-fn frame_pointers(hash: &mut Sha256, pointers: &[JsonPointer]) {
-    hash.update((pointers.len() as u64).to_be_bytes());
+fn frame_pointers(parts: &mut Frames, pointers: &[JsonPointer]) {
+    parts.number(pointers.len());
     for pointer in pointers {
-        hash.update((pointer.tokens().len() as u64).to_be_bytes());
+        parts.number(pointer.tokens().len());
         for token in pointer.tokens() {
-            frame(hash, b'/', token.as_bytes());
+            parts.frame(token.as_bytes());
         }
     }
 }

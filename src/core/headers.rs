@@ -196,27 +196,22 @@ pub fn is_bodyless(method: &Method, status: StatusCode) -> bool {
         || status == StatusCode::NOT_MODIFIED
 }
 
-/// The fields of an answer that its replays carry, in order. Hop-by-hop fields are gone already.
+/// Whether a field of an answer is one that its replays carry. Hop-by-hop fields are gone already.
 ///
 /// `Content-Length` is made anew on each answer, but where there is no body it describes one that is not here, and stays.
-#[must_use]
-pub fn kept_for_replay(headers: &HeaderMap, rule: &ReplayHeaders, bodyless: bool) -> HeaderMap {
-    let describes_body = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE];
-    let keeps = |name: &HeaderName| {
+pub fn kept_for_replay(rule: &ReplayHeaders, bodyless: bool) -> impl Fn(&HeaderName) -> bool {
+    let describes_body =
+        |name: &HeaderName| [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE].contains(name);
+    move |name| {
         if name == CONTENT_LENGTH {
             return bodyless;
         }
         match rule {
             ReplayHeaders::EndToEnd => name != SET_COOKIE,
-            ReplayHeaders::None => describes_body.contains(name),
-            ReplayHeaders::Only(listed) => listed.contains(name) || describes_body.contains(name),
+            ReplayHeaders::None => describes_body(name),
+            ReplayHeaders::Only(listed) => listed.contains(name) || describes_body(name),
         }
-    };
-    let mut kept = HeaderMap::with_capacity(headers.keys_len());
-    for (name, value) in headers.iter().filter(|(name, _)| keeps(name)) {
-        kept.append(name.clone(), value.clone());
     }
-    kept
 }
 
 #[cfg(test)]
@@ -377,7 +372,10 @@ mod tests {
             ("location", "/7"),
         ]);
         let kept = |rule: &ReplayHeaders, bodyless| {
-            names(&kept_for_replay(&answer, rule, bodyless)).join(" ")
+            let keeps = kept_for_replay(rule, bodyless);
+            let mut kept = names(&answer);
+            kept.retain(|name| keeps(&name.parse().expect("a name")));
+            kept.join(" ")
         };
         assert_eq!(
             kept(&ReplayHeaders::EndToEnd, false),
@@ -390,11 +388,6 @@ mod tests {
         assert_eq!(kept(&ReplayHeaders::None, false), "content-type");
         let listed = ReplayHeaders::Only(vec![SET_COOKIE, http::header::LOCATION]);
         assert_eq!(kept(&listed, false), "content-type location set-cookie");
-        let links = kept_for_replay(&answer, &ReplayHeaders::EndToEnd, false);
-        assert_eq!(
-            links.get_all("link").iter().collect::<Vec<_>>(),
-            ["<a>", "<b>"]
-        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod caller;
 pub mod canonical;
 pub mod carrier;
 pub mod claims;
+pub mod digest;
 pub mod fingerprint;
 #[cfg(test)]
 pub(crate) mod fixtures;

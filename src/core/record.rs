@@ -5,10 +5,10 @@ pub mod encoding;
 use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     caller::CallerId,
+    digest::Frames,
     fingerprint::{Digests, Fingerprint},
     key::Key,
     policy::{AfterExpiry, RouteName},
@@ -37,30 +37,25 @@ pub enum ScopePart<'a> {
 
 impl RecordId {
     /// The version of the parts below; another version never meets this one's ids.
-    const FORMAT: &'static [u8] = b"idem-proxy record 1";
+    const FORMAT: &'static [u8] = b"i2";
 
     /// The id of the record for these parts. Every part is framed by its length, so that none can be
     /// shifted into its neighbour.
     #[must_use]
     pub fn new(namespace: &str, caller: &CallerId, scope: ScopePart<'_>, key: &Key) -> Self {
-        let mut hash = Sha256::new();
-        let mut part = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_be_bytes());
-            hash.update(bytes);
-        };
-        part(Self::FORMAT);
-        part(namespace.as_bytes());
-        part(caller.as_bytes());
+        let mut parts = Frames::<ROOM>::new(Self::FORMAT);
+        parts.frame(namespace.as_bytes());
+        parts.frame(caller.as_bytes());
         match scope {
             ScopePart::Operation { method, path } => {
-                part(b"operation");
-                part(method.as_bytes());
-                part(path.as_bytes());
+                parts.raw(b"o");
+                parts.frame(method.as_bytes());
+                parts.frame(path.as_bytes());
             }
-            ScopePart::Caller => part(b"caller"),
+            ScopePart::Caller => parts.raw(b"c"),
         }
-        part(key.as_bytes());
-        Self(hash.finalize().into())
+        parts.frame(key.as_bytes());
+        Self(parts.digest())
     }
 
     /// The id of these 32 bytes, as a store has them.
@@ -92,6 +87,9 @@ impl fmt::Debug for RecordId {
         fmt::Display::fmt(&self.short(), f)
     }
 }
+
+/// Ids of longer parts are made with an allocation.
+const ROOM: usize = 256;
 
 /// The first 16 hexadecimal digits of a record's id; nothing of the key can be told from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,6 +241,15 @@ impl Print {
         }
     }
 
+    /// How many bytes of a request would have to be read for [`Self::digests`].
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        match self {
+            Self::Live(own) => own.unread(),
+            Self::Settled(_) => 0,
+        }
+    }
+
     /// The digests alone, so that the request can be let go.
     #[must_use]
     pub fn digests(&self) -> Digests {
@@ -281,7 +288,28 @@ impl StoredAnswer {
     /// arrived in, into one, so that a small answer does not pin a large read buffer.
     #[must_use]
     pub fn capture(status: StatusCode, kept: &HeaderMap, body: &[u8]) -> Self {
-        let (lines, body) = copied(kept, body);
+        let (lines, body) = copied(kept, |_| true, body);
+        Self {
+            status,
+            trailers: 0,
+            lines,
+            body,
+            execution: None,
+        }
+    }
+
+    /// The same with those header fields alone that `keeps` says, and with a body that may have a buffer of its own already.
+    #[must_use]
+    pub fn capture_some(
+        status: StatusCode,
+        headers: &HeaderMap,
+        keeps: impl Fn(&HeaderName) -> bool,
+        body: Gathered,
+    ) -> Self {
+        let (lines, body) = match body {
+            Gathered::Shared(body) => copied(headers, keeps, &body),
+            Gathered::Own(body) => (copied(headers, keeps, &[]).0, body),
+        };
         Self {
             status,
             trailers: 0,
@@ -294,7 +322,7 @@ impl StoredAnswer {
     /// The same with a body that has a buffer of its own already.
     #[must_use]
     pub fn with_body(status: StatusCode, kept: &HeaderMap, body: Bytes) -> Self {
-        let (lines, _) = copied(kept, &[]);
+        let (lines, _) = copied(kept, |_| true, &[]);
         Self {
             status,
             trailers: 0,
@@ -310,7 +338,7 @@ impl StoredAnswer {
         if trailers.is_empty() {
             return self;
         }
-        let (copied, _) = copied(trailers, &[]);
+        let (copied, _) = copied(trailers, |_| true, &[]);
         // There are no more lines than a message has bytes.
         let count = u32::try_from(copied.len()).unwrap_or(u32::MAX);
         Self {
@@ -388,29 +416,44 @@ impl StoredAnswer {
     }
 }
 
+/// A whole body, and whose its buffer is.
+#[derive(Debug)]
+pub enum Gathered {
+    /// It is a part of a buffer that holds other things too, or has room for much more.
+    Shared(Bytes),
+    /// It has a buffer of its own, of about its size.
+    Own(Bytes),
+}
+
 /// Header lines, then trailer lines.
 type Lines<'a> = (
     &'a [(HeaderName, HeaderValue)],
     &'a [(HeaderName, HeaderValue)],
 );
 
-/// Header lines and body in one buffer of their own.
-fn copied(kept: &HeaderMap, body: &[u8]) -> (Arc<[(HeaderName, HeaderValue)]>, Bytes) {
-    let size = kept.values().map(HeaderValue::len).sum::<usize>() + body.len();
+/// Those header lines that `keeps` says, and the body, in one buffer of their own.
+fn copied(
+    headers: &HeaderMap,
+    keeps: impl Fn(&HeaderName) -> bool,
+    body: &[u8],
+) -> (Arc<[(HeaderName, HeaderValue)]>, Bytes) {
+    let kept = || headers.iter().filter(|(name, _)| keeps(name));
+    let (count, size) = kept().fold((0, body.len()), |(count, size), (_, value)| {
+        (count + 1, size + value.len())
+    });
     let mut all = BytesMut::with_capacity(size);
-    kept.values()
-        .for_each(|value| all.extend_from_slice(value.as_bytes()));
+    kept().for_each(|(_, value)| all.extend_from_slice(value.as_bytes()));
     all.extend_from_slice(body);
     let mut all = all.freeze();
-    let copy = |(name, value): (&HeaderName, &HeaderValue)| {
+    let mut lines = Vec::with_capacity(count);
+    lines.extend(kept().filter_map(|(name, value)| {
         let bytes = all.split_to(value.len());
         // The bytes were a header value a moment ago; if they were not, the header is left out.
         let mut copied = HeaderValue::from_maybe_shared(bytes).ok()?;
         copied.set_sensitive(value.is_sensitive());
         Some((name.clone(), copied))
-    };
-    let headers = kept.iter().filter_map(copy).collect();
-    (headers, all)
+    }));
+    (lines.into(), all)
 }
 
 impl fmt::Debug for StoredAnswer {
@@ -457,6 +500,25 @@ mod tests {
             let added = 2 * (2 + StoredAnswer::HEADER_OVERHEAD);
             assert_eq!(answer.weight(), plain.weight() + added);
         }
+    }
+
+    #[test]
+    fn a_body_is_copied_out_of_a_shared_buffer_and_not_out_of_its_own() {
+        let head = lines(&[("a", "1"), ("b", "2")]);
+        let capture = |body| {
+            StoredAnswer::capture_some(StatusCode::OK, &head, |name| name.as_str() == "b", body)
+        };
+        let body = Bytes::from(b"body".to_vec());
+        let own = capture(Gathered::Own(body.clone()));
+        let copied = capture(Gathered::Shared(body.clone()));
+        for answer in [&own, &copied] {
+            let b = HeaderName::from_static("b");
+            assert_eq!(answer.headers(), [(b, HeaderValue::from_static("2"))]);
+            assert_eq!(answer.body(), &body);
+        }
+        assert_eq!(own.body().as_ptr(), body.as_ptr());
+        assert_ne!(copied.body().as_ptr(), body.as_ptr());
+        assert_eq!(own.weight(), copied.weight());
     }
 
     #[test]

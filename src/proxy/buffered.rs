@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Refusal, Worker};
 use crate::{
-    core::problem::Problem,
+    core::{problem::Problem, record::Gathered},
     limit::Permit,
     telemetry::metrics::{Limit, Outcome},
     upstream::{Incomplete, Pause, Received, next_piece},
@@ -19,7 +19,7 @@ pub(super) struct Buffered {
 }
 
 impl Buffered {
-    /// Reads a whole body of at most `limit` bytes; `see` gets each piece as it comes.
+    /// Reads a whole body of at most `limit` bytes; `see` gets each piece as it comes, but for one that is known to be the last.
     ///
     /// Dropping the future gives up the rest of the body.
     pub(super) async fn read(
@@ -44,7 +44,8 @@ impl Buffered {
         room.shrink_to(0);
         let mut pieces = Pieces::default();
         let mut pause = Pause::new(proxy.body_timeout);
-        let enough = Instant::now() + proxy.body_timeout.saturating_mul(BODY_TIMEOUTS);
+        // Set by the first piece that is not the last: most bodies are one piece, and need no clock.
+        let mut enough = None;
         while let Some(piece) = next_piece(&mut incoming, &mut pause).await {
             let frame = piece.map_err(|why| match why {
                 Incomplete::Stalled => (Problem::RequestTimeout, Outcome::BadRequest),
@@ -59,13 +60,17 @@ impl Buffered {
             if pieces.length + data.len() > limit {
                 return Err(too_large());
             }
-            if Instant::now() > enough {
-                return Err((Problem::RequestTimeout, Outcome::BadRequest));
-            }
             if !room.grow_to(pieces.length + data.len()) {
                 return Err(overloaded(worker));
             }
-            see(&data);
+            if announced == 0 || pieces.length + data.len() < announced {
+                let now = Instant::now();
+                let patience = proxy.body_timeout.saturating_mul(BODY_TIMEOUTS);
+                if now > *enough.get_or_insert_with(|| now + patience) {
+                    return Err((Problem::RequestTimeout, Outcome::BadRequest));
+                }
+                see(&data);
+            }
             pieces.push(data, announced);
         }
         let body = pieces.whole();
@@ -122,5 +127,49 @@ impl Pieces {
     /// The whole body.
     pub(super) fn whole(self) -> Bytes {
         self.first.unwrap_or_else(|| self.all.into())
+    }
+
+    /// The whole body, for keeping. What was copied together on the way need not be copied again, unless its buffer grew too large, as it
+    /// may where no length was announced.
+    pub(super) fn gathered(self) -> Gathered {
+        let spare = self.all.capacity() - self.all.len();
+        match self.first {
+            Some(piece) => Gathered::Shared(piece),
+            None if spare > self.all.len() / SPARE => Gathered::Shared(self.all.into()),
+            None => Gathered::Own(self.all.into()),
+        }
+    }
+}
+
+/// A body whose buffer has room for one part in so many more has a buffer of its own size.
+const SPARE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(pieces: &[&'static [u8]], announced: usize) -> Gathered {
+        let mut all = Pieces::default();
+        for piece in pieces {
+            all.push(Bytes::from_static(piece), announced);
+        }
+        all.gathered()
+    }
+
+    #[test]
+    fn only_a_buffer_of_the_bodys_own_size_is_its_own() {
+        let own = |gathered: Gathered| match gathered {
+            Gathered::Own(body) => Some(body),
+            Gathered::Shared(_) => None,
+        };
+        assert_eq!(own(gathered(&[b"one piece"], 9)), None);
+        let body = own(gathered(&[b"two ", b"pieces"], 10));
+        assert_eq!(body.as_deref(), Some(&b"two pieces"[..]));
+        let grown: Vec<&'static [u8]> = vec![b"a piece "; 9];
+        assert_eq!(
+            own(gathered(&grown, 0)),
+            None,
+            "it grew to twice eight pieces"
+        );
     }
 }

@@ -4,23 +4,20 @@
 //! those who joined. No client's connection is part of it. Dropping its future (the runtime goes away) drops the claim: the
 //! outcome is unknown once the lease has run out.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header::TRAILER, request, response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Place, Worker,
     body::AnswerBody,
     buffered::{Buffered, Pieces},
     finish::{Finish, Live, Whole},
-    forward::{not_switched, outgoing_head, passed_head},
+    forward::{not_switched, outgoing_head, passed_head, take_request},
     keyed::Start,
     settle::Settling,
     traced::{CallSpan, Traced},
@@ -115,24 +112,20 @@ impl Execution {
         pool: Pool,
         start: Start,
         first: oneshot::Sender<First>,
-        mut parts: request::Parts,
-        buffered: Buffered,
+        parts: &mut request::Parts,
+        buffered: &mut Buffered,
         fingerprint: Arc<Fingerprint>,
     ) -> Self {
-        let taken = Taken::from(&parts);
-        outgoing_head(
-            &mut parts,
-            worker,
-            place.peer,
-            &place.trace,
-            pool.upstream(),
-        );
+        let taken = Taken::from(&*parts);
+        outgoing_head(parts, worker, place.peer, &place.trace, pool.upstream());
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
         let traced = place.traced.map(|traced| {
             let call = traced.call(worker, &place.trace, &parts.method, &mut parts.headers);
             (traced, call)
         });
+        let body = OutgoingBody::whole(mem::take(&mut buffered.body));
+        let request = take_request(parts, body);
         Self {
             worker: Arc::clone(worker),
             route: place.route.clone(),
@@ -142,11 +135,11 @@ impl Execution {
             claim: start.claim,
             seat: start.seat,
             first,
-            request: Request::from_parts(parts, OutgoingBody::whole(buffered.body)),
+            request,
             fingerprint,
             taken,
             traced,
-            room: buffered.room,
+            room: buffered.room.hand_over(),
             _permit: start.permit,
         }
     }
@@ -212,9 +205,10 @@ impl Execution {
             seat,
         };
         match called {
-            Called::Failed(failure) => finish.failed(claim, failure).await,
             Called::Whole(whole) => finish.whole(claim, &method, whole).await,
-            Called::Live(live) => finish.live(claim, live).await,
+            // Boxed, what is rare makes no execution larger.
+            Called::Live(live) => Box::pin(finish.live(claim, live)).await,
+            Called::Failed(failure) => Box::pin(finish.failed(claim, failure)).await,
         }
     }
 }
@@ -362,7 +356,7 @@ async fn read_answer(
     let verdict = judge_end(policy, verdict, &parts.headers, &trailers);
     Called::Whole(Whole {
         parts,
-        body: pieces.whole(),
+        body: pieces.gathered(),
         trailers,
         verdict,
     })
@@ -378,10 +372,9 @@ pub(super) async fn renewed<F: Future>(
 ) -> F::Output {
     let mut work = std::pin::pin!(work);
     loop {
-        tokio::select! {
-            biased;
-            output = &mut work => return output,
-            () = sleep(policy.terms.lease / 3) => {}
+        let due = Instant::now() + policy.terms.lease / 3;
+        if let Some(output) = worker.renewals.within(due, work.as_mut()).await {
+            return output;
         }
         match worker.proxy.records.renew(claim, &policy.terms).await {
             Ok(Held::Yes) => {}

@@ -23,7 +23,7 @@ use crate::{
         outcome::{Failure, Verdict},
         policy::ReplayHeaders,
         problem::Problem,
-        record::{NotRetained, ShortId, State, StoredAnswer},
+        record::{Gathered, NotRetained, ShortId, State, StoredAnswer},
         trailers::Taken,
         transition::Settlement,
     },
@@ -36,7 +36,7 @@ use crate::{
 /// An answer that is here whole.
 pub(super) struct Whole {
     pub(super) parts: response::Parts,
-    pub(super) body: Bytes,
+    pub(super) body: Gathered,
     /// Mostly none.
     pub(super) trailers: HeaderMap,
     pub(super) verdict: Verdict,
@@ -94,7 +94,11 @@ impl Finish<'_> {
         } = whole;
         let policy = &*self.settling.route.policy;
         let bodyless = is_bodyless(method, parts.status);
-        let body = if bodyless { Bytes::new() } else { body };
+        let body = if bodyless {
+            Gathered::Own(Bytes::new())
+        } else {
+            body
+        };
         let rule = match verdict {
             Verdict::Keep | Verdict::Stream(_) => &policy.replay_headers,
             // An answer that is not stored is shared as it is, but for what is the first client's alone.
@@ -102,8 +106,8 @@ impl Finish<'_> {
         };
         // Each answer announces what stands behind it, and some clients get nothing there.
         parts.headers.remove(TRAILER);
-        let kept = kept_for_replay(&parts.headers, rule, bodyless);
-        let mut answer = StoredAnswer::capture(parts.status, &kept, &body);
+        let keeps = kept_for_replay(rule, bodyless);
+        let mut answer = StoredAnswer::capture_some(parts.status, &parts.headers, keeps, body);
         if !bodyless {
             // Where there is no body there is nothing to stand behind.
             answer = answer.with_trailers(&trailers);

@@ -1,6 +1,6 @@
 //! Passing through: both directions stream, and nothing is kept.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{mem, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -312,6 +312,17 @@ fn forwarded(
         parts.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
     }
     parts.version = Version::HTTP_11;
+}
+
+/// The request that goes out with this head, of which nothing is left.
+pub(super) fn take_request<B>(parts: &mut request::Parts, body: B) -> Request<B> {
+    let mut request = Request::new(body);
+    *request.method_mut() = mem::take(&mut parts.method);
+    *request.uri_mut() = mem::take(&mut parts.uri);
+    *request.version_mut() = parts.version;
+    *request.headers_mut() = mem::take(&mut parts.headers);
+    *request.extensions_mut() = mem::take(&mut parts.extensions);
+    request
 }
 
 /// An upstream's answer as its client gets it.

@@ -64,7 +64,8 @@ pub(super) async fn answer(
 ) -> Answer {
     let Keyed { place, name } = keyed;
     let policy = &*place.route.policy;
-    let (parts, incoming) = request.into_parts();
+    // From here on the head stands in one place: what follows borrows it, so that it is not moved from future to future.
+    let (mut parts, incoming) = request.into_parts();
     let caller = match caller(worker, &place, &parts).await {
         Ok(caller) => caller,
         Err(refusal) => {
@@ -74,7 +75,7 @@ pub(super) async fn answer(
     };
     // The key stands in the head, or nowhere: of the body nothing is left out.
     let carried = key::carried_by(policy, head(&parts), None);
-    let (buffered, print) = match read(worker, &place, carried, &parts, incoming).await {
+    let (mut buffered, print) = match read(worker, &place, carried, &parts, incoming).await {
         Ok(read) => read,
         Err(refusal) => {
             let refused = worker.refused(policy, &refusal, None);
@@ -86,7 +87,7 @@ pub(super) async fn answer(
         Name::Derived => Key::derived(&print.digests()),
     };
     let id = identify(worker, &place, &parts, &caller, &key);
-    visit(worker, &place, id, print, parts, buffered).await
+    visit(worker, &place, id, print, &mut parts, &mut buffered).await
 }
 
 fn head(parts: &Parts) -> Head<'_> {
@@ -122,7 +123,7 @@ pub(super) async fn answer_read(
     worker: &Arc<Worker>,
     place: &Place<'_>,
     key: &Key,
-    parts: Parts,
+    mut parts: Parts,
     mut buffered: Buffered,
     document: &Document,
 ) -> Answer {
@@ -135,7 +136,7 @@ pub(super) async fn answer_read(
     let carried = key::carried_by(policy, head(&parts), Some(document));
     let print = print(place, carried, &parts);
     match finish(worker, carried, print, document, &mut buffered) {
-        Ok(print) => visit(worker, place, id, print, parts, buffered).await,
+        Ok(print) => visit(worker, place, id, print, &mut parts, &mut buffered).await,
         Err(refusal) => worker.refused(policy, &refusal, None),
     }
 }
@@ -207,8 +208,8 @@ async fn visit(
     place: &Place<'_>,
     id: RecordId,
     fingerprint: Arc<Fingerprint>,
-    parts: Parts,
-    buffered: Buffered,
+    parts: &mut Parts,
+    buffered: &mut Buffered,
 ) -> Answer {
     let length = buffered.body.len() as u64;
     let visit = Visit {
@@ -253,24 +254,24 @@ impl Visit<'_> {
 
     /// Looks at the record; where nothing is settled there, boards the flight, and leads it or joins it. A flight that came to
     /// nothing sends everybody back to the record; each round somebody gets an answer, so that the rounds end.
-    async fn answer(&self, parts: Parts, buffered: Buffered) -> Answer {
+    async fn answer(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
         let mut may_wait = self.policy().in_flight == InFlight::Wait;
         loop {
             match proxy.records.look(&self.id, &self.ask()).await {
                 Err(error) => return self.failed(error, parts, buffered).await,
                 Ok(Some(Found::InFlight { .. }) | None) => {}
-                Ok(Some(found)) => return self.found(&found, &parts).await,
+                Ok(Some(found)) => return self.found(&found, parts).await,
             }
             // Where others here wait for a call elsewhere, the store is not asked for each of them. Once: then it has the word.
             if may_wait && proxy.records.awaited(&self.id) {
                 may_wait = false;
-                if let Some(answer) = Box::pin(self.join_elsewhere(&parts)).await {
+                if let Some(answer) = Box::pin(self.join_elsewhere(parts)).await {
                     return answer;
                 }
             }
             match proxy.flights.board(self.id, &self.fingerprint) {
-                Boarding::Lead(seat) => match self.lead(seat, &parts).await {
+                Boarding::Lead(seat) => match self.lead(seat, parts).await {
                     // Boxed, what an execution and a wait need costs a replay nothing.
                     Led::Claimed(start) => {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
@@ -278,13 +279,13 @@ impl Visit<'_> {
                     Led::Answered(answer) => return *answer,
                     Led::Failed(error) => return self.failed(error, parts, buffered).await,
                     Led::Elsewhere => {
-                        let answer = Box::pin(self.join_elsewhere(&parts)).await;
+                        let answer = Box::pin(self.join_elsewhere(parts)).await;
                         // It ran when the store was asked: whoever has joined it never executes.
                         return answer.unwrap_or_else(|| self.in_flight());
                     }
                 },
                 Boarding::Join(flight) => {
-                    if let Some(answer) = Box::pin(self.join(&flight, &parts)).await {
+                    if let Some(answer) = Box::pin(self.join(&flight, parts)).await {
                         return answer;
                     }
                 }
@@ -398,8 +399,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Starts the execution and waits for it like everybody else, but only for `response_timeout`.
-    async fn execute(&self, start: Start, parts: Parts, buffered: Buffered) -> Answer {
+    /// Starts the execution, which takes over the request, and waits for it like everybody else, but only for `response_timeout`.
+    async fn execute(&self, start: Start, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let (first, landing) = oneshot::channel();
         let Some(pool) = self.worker.pools.get(self.place.route.upstream).cloned() else {
             return self.problem(&Problem::UpstreamUnreachable, Outcome::UpstreamFailure); // checked when it was configured

@@ -137,6 +137,10 @@ pub struct Worker {
     pub executions: Tasks,
     /// For the times of client connections.
     pub times: Arc<Timers>,
+    /// For how long who joins a call waits for it.
+    pub joins: Arc<Timers>,
+    /// For when a claim is to be renewed.
+    pub renewals: Arc<Timers>,
     /// Ids of the traces that begin here.
     pub traces: Arc<TraceIds>,
 }

@@ -6,7 +6,7 @@ use http::HeaderValue;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use super::Tunnel;
+use super::{Tunnel, caller::Known};
 use crate::core::{caller::Certified, headers::Arrival};
 
 /// Who is at the other end of a client's connection.
@@ -18,6 +18,8 @@ pub struct Peer {
     pub arrival: Arrival,
     /// Who its certificate says it is, which was verified; `None`: it has shown none.
     pub certificate: Option<Certified>,
+    /// Who its last request was from.
+    pub(super) known: Arc<Known>,
     /// What its connection has become.
     pub(super) tunnel: Arc<Mutex<Option<Box<Tunnel>>>>,
 }
@@ -36,6 +38,7 @@ impl Peer {
                 proto: HeaderValue::from_static("http"),
             },
             certificate: None,
+            known: Arc::default(),
             tunnel: Arc::default(),
         }
     }

@@ -352,11 +352,7 @@ impl<'t, 'r> Scanner<'t, 'r> {
     fn string(&mut self) -> Option<()> {
         self.out.push(b's');
         loop {
-            let stop = self
-                .rest
-                .iter()
-                .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-            let (plain, rest) = self.rest.split_at_checked(stop)?;
+            let (plain, rest) = self.rest.split_at_checked(plain_length(self.rest)?)?;
             self.out.extend_from_slice(plain);
             match rest {
                 [b'"', rest @ ..] => {
@@ -426,6 +422,28 @@ impl<'t, 'r> Scanner<'t, 'r> {
         self.rest = self.rest.get(1..)?;
         Some(())
     }
+}
+
+/// How many bytes of a string there are before its next quote, backslash or control character; `None`: there is none of these.
+///
+/// Eight bytes are looked at together. A byte is less than another, or equal to 0, where subtracting borrows from its highest bit; a byte
+/// that borrows from the next can make that look so too, but the lowest that does is one.
+fn plain_length(text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
+    let less = |word: u64, than: u8| word.wrapping_sub(ONES * u64::from(than)) & !word & HIGHEST;
+    let equal = |word: u64, byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let stops = equal(word, b'"') | equal(word, b'\\') | less(word, 0x20);
+        if stops != 0 {
+            return Some(8 * at + stops.trailing_zeros() as usize / 8);
+        }
+    }
+    let stops = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..=0x1f);
+    let in_rest = rest.iter().position(stops)?;
+    Some(text.len() - rest.len() + in_rest)
 }
 
 #[cfg(test)]

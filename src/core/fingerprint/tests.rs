@@ -320,7 +320,7 @@ fn the_format_of_today_is_read_by_tomorrow() {
     };
     assert_eq!(
         (hex(digests.exact), hex(digests.canonical)),
-        ("6a854b585baabe68".into(), "21c7265e0d00eff2".into())
+        ("6bc13de6db33a0b0".into(), "4bece0b69c03b045".into())
     );
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use super::Visit;
 use crate::{
@@ -34,7 +34,8 @@ impl Visit<'_> {
     /// Dropping the future gives the place up and changes nothing else.
     pub(super) async fn join(&self, flight: &Arc<Flight>, parts: &Parts) -> Option<Answer> {
         let policy = self.policy();
-        let waiting = timeout(policy.wait_timeout, async {
+        let patience = Instant::now() + policy.wait_timeout;
+        let waiting = self.worker.joins.within(patience, async {
             // While the leader asks the store nobody knows whose key it is; that takes no longer than the store does.
             match flight.executes(&self.fingerprint).await {
                 Some(false) => return Joined::answer(self.mismatch(true)),
@@ -54,11 +55,11 @@ impl Visit<'_> {
             }
         });
         let answer = match waiting.await {
-            Ok(Joined::Answer(answer)) => *answer,
-            Ok(Joined::Nothing) => return None,
-            Ok(Joined::Elsewhere) => return Box::pin(self.join_elsewhere(parts)).await,
+            Some(Joined::Answer(answer)) => *answer,
+            Some(Joined::Nothing) => return None,
+            Some(Joined::Elsewhere) => return Box::pin(self.join_elsewhere(parts)).await,
             // A wait that is over is a conflict, never a call of its own.
-            Err(_) => self.in_flight(),
+            None => self.in_flight(),
         };
         // Whatever the upstream said to another request is asked about before this one has it, stored or not.
         if answer.outcome == Outcome::Joined

@@ -1,6 +1,8 @@
 //! A request for which the store could not say anything.
 
-use http::{HeaderValue, Request, header::TRAILER, request::Parts};
+use std::mem;
+
+use http::{HeaderValue, header::TRAILER, request::Parts};
 
 use super::Visit;
 use crate::{
@@ -8,7 +10,7 @@ use crate::{
     proxy::{
         answer::{Answer, mark},
         buffered::Buffered,
-        forward::forward_whole,
+        forward::{forward_whole, take_request},
     },
     store::StoreError,
     telemetry::metrics::Outcome,
@@ -25,8 +27,8 @@ impl Visit<'_> {
     pub(super) async fn failed(
         &self,
         error: StoreError,
-        parts: Parts,
-        buffered: Buffered,
+        parts: &mut Parts,
+        buffered: &mut Buffered,
     ) -> Answer {
         match (error, self.policy().on_store_failure) {
             (StoreError::Unavailable, OnStoreFailure::Bypass) => {
@@ -40,7 +42,7 @@ impl Visit<'_> {
     }
 
     /// Nothing is claimed or stored, and nobody can join.
-    async fn forward_unprotected(&self, mut parts: Parts, buffered: Buffered) -> Answer {
+    async fn forward_unprotected(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
         if let Some(requests) = proxy.records.unprotected() {
             let (record, route) = (self.record(), self.metrics().name().as_str());
@@ -49,9 +51,8 @@ impl Visit<'_> {
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
         let through = self.place.through(Outcome::Bypass);
-        let request = Request::from_parts(parts, buffered.body);
+        let request = take_request(parts, mem::take(&mut buffered.body));
         let mut answer = forward_whole(self.worker, through, request, self.place.peer).await;
-        drop(buffered.room);
         if answer.outcome == Outcome::Bypass {
             mark(answer.response.headers_mut(), self.policy(), Some(&BYPASS));
         }

@@ -117,28 +117,59 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         token: ClaimToken,
     ) -> Result<Begin, StoreError> {
         loop {
-            // Canonical fingerprints, where they are needed to tell, are computed here, before the shard is locked.
-            let (standing, now) = self.standing(id);
-            if let Begun::Found(found) = transition::begin(standing.as_ref(), ask, token, now) {
-                return Ok(Begin::Found(found));
-            }
+            // Where nothing stands, nothing is to be compared.
             let begun = self.in_shard(id, |shard, now| {
-                let there = shard.table.get(id).map(|(record, _)| record);
-                // Another record stands there now: everything is looked at again.
-                if there.map(Arc::as_ptr) != standing.as_ref().map(Arc::as_ptr) {
+                if shard.table.get(id).is_some() {
                     return None;
                 }
-                Some(match transition::begin(there, ask, token, now) {
-                    Begun::Found(found) => Ok(Begin::Found(found)),
-                    Begun::Claimed(record) => self.claim(shard, id, record, token, now),
-                })
+                Some(self.begin_under_lock(shard, id, ask, token, now))
             });
+            let begun = match begun {
+                Some(begun) => Some(begun),
+                None => self.begin_over(id, ask, token),
+            };
             match begun {
                 None => {}
                 // What has expired takes nobody's room, even if no sweep has come by yet.
                 Some(Err(StoreError::Full)) if self.may_sweep() => self.sweep(),
                 Some(begun) => return begun,
             }
+        }
+    }
+
+    /// [`Self::begin`] where something stands. `None`: another record stands there now; everything is to be looked at again.
+    fn begin_over(
+        &self,
+        id: &RecordId,
+        ask: &Ask<'_>,
+        token: ClaimToken,
+    ) -> Option<Result<Begin, StoreError>> {
+        // Canonical fingerprints, where they are needed to tell, are computed here, before the shard is locked.
+        let (standing, now) = self.standing(id);
+        if let Begun::Found(found) = transition::begin(standing.as_ref(), ask, token, now) {
+            return Some(Ok(Begin::Found(found)));
+        }
+        self.in_shard(id, |shard, now| {
+            let there = shard.table.get(id).map(|(record, _)| record);
+            if there.map(Arc::as_ptr) != standing.as_ref().map(Arc::as_ptr) {
+                return None;
+            }
+            Some(self.begin_under_lock(shard, id, ask, token, now))
+        })
+    }
+
+    fn begin_under_lock(
+        &self,
+        shard: &mut Shard,
+        id: &RecordId,
+        ask: &Ask<'_>,
+        token: ClaimToken,
+        now: Timestamp,
+    ) -> Result<Begin, StoreError> {
+        let there = shard.table.get(id).map(|(record, _)| record);
+        match transition::begin(there, ask, token, now) {
+            Begun::Found(found) => Ok(Begin::Found(found)),
+            Begun::Claimed(record) => self.claim(shard, id, record, token, now),
         }
     }
 
@@ -175,28 +206,39 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     )]
     pub fn settle(&self, claim: Claim, settlement: Settlement, terms: &Terms) -> Settled {
         let Claim { id, token } = claim;
-        // Held until the end, so that the request it holds is let go while no shard is locked.
-        let claimed = self.in_shard(&id, |shard, _| {
-            shard.table.get(&id).map(|(record, _)| Arc::clone(record))
-        });
-        if let Some(claimed) = &claimed
-            && !matches!(settlement, Settlement::Release)
-        {
-            // Computed where they will be kept, before the shard is locked for it.
-            let _ = claimed.print.digests();
-        }
-        let settled = self.in_shard(&id, |shard, now| {
-            let standing = shard.table.get(&id).map(|(record, _)| record);
-            match transition::settle(standing, token, settlement, terms, now) {
-                After::Lost => Settled::Lost,
-                After::Released => {
-                    shard.table.remove(&id);
-                    self.room.release();
-                    Settled::Released
+        let mut settlement = settlement;
+        let (settled, claimed) = loop {
+            let done = self.in_shard(&id, |shard, now| {
+                let standing = shard.table.get(&id).map(|(record, _)| record);
+                // Held until the end, so that the request it holds is let go while no shard is locked.
+                let claimed = standing.cloned();
+                if let Some(claimed) = &claimed
+                    && !matches!(settlement, Settlement::Release)
+                    && claimed.print.unread() > 0
+                {
+                    return Err((Arc::clone(claimed), settlement));
                 }
-                After::Kept(record) => Settled::Kept(self.keep(shard, id, record, now)),
+                let settled = match transition::settle(standing, token, settlement, terms, now) {
+                    After::Lost => Settled::Lost,
+                    After::Released => {
+                        shard.table.remove(&id);
+                        self.room.release();
+                        Settled::Released
+                    }
+                    After::Kept(record) => Settled::Kept(self.keep(shard, id, record, now)),
+                };
+                Ok((settled, claimed))
+            });
+            match done {
+                Ok(done) => break done,
+                Err((claimed, back)) => {
+                    // Computed where they will be kept, while no shard is locked.
+                    let _ = claimed.print.digests();
+                    settlement = back;
+                }
             }
-        });
+        };
+        drop(claimed);
         self.make_room();
         settled
     }

@@ -69,6 +69,24 @@ fn meaning_counts() {
 }
 
 #[test]
+fn a_string_ends_at_its_first_stop_wherever_that_stands() {
+    for stop in [b'"', b'\\', 0, 0x1f] {
+        for length in 0..40 {
+            // What stands beside a stop, and what borrows from its neighbour, is no stop.
+            for filler in [b' ', b'!', b'#', b'[', b']', 0x7f, 0x80, 0xff] {
+                let mut text = vec![filler; length];
+                assert_eq!(plain_length(&text), None);
+                text.push(stop);
+                text.extend([
+                    filler, b'"', 0, filler, stop, filler, filler, filler, filler,
+                ]);
+                assert_eq!(plain_length(&text), Some(length), "{stop} {filler}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_no_json_is_raw() {
     for bad in [
         "",
