@@ -170,15 +170,12 @@ impl Lane {
         if batch.is_empty() {
             return Ok(());
         }
-        let (live, since) = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let connected = self.connect().await;
-                (
-                    connected.map_err(|error| link.complains(node, &error))?,
-                    Instant::now(),
-                )
-            }
+        let (live, since) = if let Some(connection) = self.connection.take() {
+            connection
+        } else {
+            let connected = self.connect().await;
+            let live = connected.map_err(|error| link.complains(node, &error))?;
+            (live, Instant::now())
         };
         let (live, since) = &*self.connection.insert((live, since));
         let mut renewed = false;
