@@ -15,7 +15,7 @@ mod head;
 mod request;
 
 use std::{
-    future::Future as _,
+    future::{Future as _, poll_fn},
     io::{self, IoSlice},
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
@@ -26,6 +26,7 @@ use http::{Method, Request};
 use http_body::Body as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
+    task::coop::unconstrained,
     time::Instant,
 };
 
@@ -128,12 +129,16 @@ impl Connection {
 
     /// What the upstream has done to it unasked, as far as the event loop knows: closed it (0), said something (so many bytes), or broken
     /// it. `None`, the only good sign: nothing.
+    ///
+    /// A task that has spent its turn's budget is told of every socket that it is not ready. Here that would pass for a good sign, so it is
+    /// asked outside the budget.
     pub(super) fn unasked(&mut self) -> Option<io::Result<usize>> {
         if !self.input.is_empty() {
             return Some(Ok(self.input.len()));
         }
         let mut cx = Context::from_waker(Waker::noop());
-        match self.poll_fill(&mut cx) {
+        let filled = unconstrained(poll_fn(|cx| self.poll_fill(cx)));
+        match pin!(filled).poll(&mut cx) {
             Poll::Pending => None,
             Poll::Ready(said) => Some(said),
         }

@@ -40,7 +40,9 @@ fn serving() -> (u16, Arc<AtomicUsize>) {
 }
 
 fn pool(host: &str, port: u16) -> Pool {
-    let text = format!("[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\n");
+    let text = format!(
+        "[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\nmax_idle_connections = 300\n"
+    );
     let loaded = config::parse("test", &text, []).loaded().unwrap();
     let upstream = loaded.config.upstreams[0].clone();
     let origin = Origin::new(upstream, Metrics::new(&[])).unwrap();
@@ -48,10 +50,17 @@ fn pool(host: &str, port: u16) -> Pool {
     Pool::new(origin, Tasks::new(runtime, TaskTracker::new()))
 }
 
-async fn ask(pool: &Pool) {
+fn get() -> Request<OutgoingBody> {
     let request = Request::get("/").header("host", "a");
-    let request = request.body(OutgoingBody::Whole(None)).unwrap();
-    let response = pool.send(request).await.unwrap();
+    request.body(OutgoingBody::Whole(None)).unwrap()
+}
+
+async fn ask(pool: &Pool) {
+    answered(pool.send(get())).await;
+}
+
+async fn answered(call: Call) {
+    let response = call.await.unwrap();
     assert_eq!(response.status(), 200);
     response.into_body().collect().await.unwrap();
 }
@@ -95,17 +104,18 @@ async fn a_connection_to_an_address_stays() {
 
 /// A server that serves each connection by `serve`; the number of its connections.
 fn scripted(
-    serve: fn(TcpStream, &mpsc::Sender<()>),
+    serve: impl Fn(TcpStream, &mpsc::Sender<()>) + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>, mpsc::Receiver<()>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);
     let (done, told) = mpsc::channel();
+    let serve = Arc::new(serve);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             count.fetch_add(1, Ordering::SeqCst);
-            let done = done.clone();
+            let (done, serve) = (done.clone(), Arc::clone(&serve));
             thread::spawn(move || serve(stream, &done));
         }
     });
@@ -183,6 +193,75 @@ async fn a_connection_that_was_closed_meanwhile_is_not_used() {
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
 }
 
+/// A gate that everybody waits at until it is opened.
+type Gate = Arc<std::sync::Barrier>;
+
+/// A pool of so many idle connections to a server that has said `last` on each of them since, and closed it.
+async fn all_spoken_on(many: usize, last: &'static [u8]) -> (Pool, Arc<AtomicUsize>) {
+    let gate = Gate::new(std::sync::Barrier::new(many + 1));
+    let (all_asked, all_kept) = (Arc::clone(&gate), Arc::clone(&gate));
+    let count = AtomicUsize::new(0);
+    let (port, connections, mut told) = scripted(move |mut stream, done| {
+        let is_early = count.fetch_add(1, Ordering::SeqCst) < many;
+        read_head(&mut stream).unwrap();
+        if is_early {
+            all_asked.wait();
+        }
+        stream.write_all(OK).unwrap();
+        if is_early {
+            all_asked.wait();
+            stream.write_all(last).unwrap();
+            drop(stream);
+            done.send(()).unwrap();
+        }
+    });
+    let pool = pool("127.0.0.1", port);
+    let asking: Vec<_> = (0..many)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move { ask(&pool).await })
+        })
+        .collect();
+    tokio::task::spawn_blocking(move || gate.wait());
+    for one in asking {
+        one.await.unwrap();
+    }
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), many);
+    tokio::task::spawn_blocking(move || all_kept.wait())
+        .await
+        .unwrap();
+    for _ in 0..many {
+        told = word(told).await;
+    }
+    // The word may have come ahead of the event loop's next look at its sockets.
+    tokio::task::yield_now().await;
+    (pool, connections)
+}
+
+#[tokio::test]
+async fn of_many_connections_that_were_closed_none_is_used() {
+    let (pool, connections) = all_spoken_on(200, b"").await;
+    ask(&pool).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 201);
+    let (pool, _) = all_spoken_on(200, b"").await;
+    pool.drop_old();
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_was_said_unasked_is_heard_by_a_task_that_has_spent_its_budget() {
+    let stray = b"HTTP/1.1 500 Stray\r\nContent-Length: 0\r\n\r\n";
+    let (pool, connections) = all_spoken_on(1, stray).await;
+    let call = std::future::poll_fn(|cx| {
+        while let Poll::Ready(one) = tokio::task::coop::poll_proceed(cx) {
+            one.made_progress();
+        }
+        Poll::Ready(pool.send(get()))
+    });
+    answered(call.await).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
 #[tokio::test]
 async fn what_is_said_unasked_is_nobodys_answer() {
     let (port, connections, _told) = scripted(|mut stream, _| {
@@ -204,9 +283,7 @@ async fn an_answer_that_breaks_off_is_none() {
         stream.write_all(&OK[..OK.len() - 1]).unwrap();
     });
     let pool = pool("127.0.0.1", port);
-    let request = Request::get("/").header("host", "a");
-    let request = request.body(OutgoingBody::Whole(None)).unwrap();
-    let response = pool.send(request).await.unwrap();
+    let response = pool.send(get()).await.unwrap();
     assert!(response.into_body().collect().await.is_err());
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
 }
