@@ -60,6 +60,9 @@ pub(super) struct Connection {
     body: Option<OutgoingBody>,
     encoding: Encoding,
     sending: Sending,
+    /// So many bytes of it were taken by the socket. Inside TLS one at least as soon as it was tried: a write that fails there may have
+    /// gone out in part.
+    written: u64,
 }
 
 /// How far a request has gone out.
@@ -67,6 +70,8 @@ pub(super) struct Connection {
 enum Sending {
     /// Its head waits for the body's first piece, which may be about to come: both are then written at once.
     Held,
+    /// The same, but has waited for its turn: it goes now, with what there is.
+    Due,
     /// It goes on.
     Going,
     /// The same, but the upstream takes no more: what it has said is still to be read, so that a write that fails is no end. What is
@@ -81,6 +86,9 @@ enum Sending {
 /// Why a request that may have been sent has no answer, or an answer no end.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfinished {
+    /// Not one byte of the request was taken: meanwhile the connection broke, or the upstream closed it (0) or spoke (so many bytes).
+    #[error("the connection ended before the request was begun")]
+    NotBegun(io::Result<usize>),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
@@ -124,6 +132,7 @@ impl Connection {
             body: None,
             encoding: Encoding::Nothing,
             sending: Sending::Whole,
+            written: 0,
         }
     }
 
@@ -148,6 +157,7 @@ impl Connection {
     pub(super) fn begin(&mut self, request: Request<OutgoingBody>) {
         self.lines.reset();
         self.interim = 0;
+        self.written = 0;
         self.out.clear();
         self.encoding = write_head(&request, &mut self.out.front);
         let (parts, body) = request.into_parts();
@@ -162,12 +172,34 @@ impl Connection {
         };
     }
 
+    /// Takes over the request of a connection that nothing of it was written to. This one has to be idle.
+    pub(super) fn takes_over(&mut self, from: Self) {
+        self.lines.reset();
+        self.interim = 0;
+        self.written = 0;
+        self.method = from.method;
+        self.out = from.out;
+        self.body = from.body;
+        self.encoding = from.encoding;
+        self.sending = Sending::Going;
+    }
+
     /// Sends the request that was begun and reads the head of its answer, which is not 1xx but for 101.
+    ///
+    /// After [`Unfinished::NotBegun`] the request is still there, and another connection may take it over.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Unfinished>> {
+        if self.sending == Sending::Due {
+            // The upstream may have closed the connection in that turn, or spoken on it.
+            if let Some(unasked) = self.unasked() {
+                return Poll::Ready(Err(Unfinished::NotBegun(unasked)));
+            }
+            self.sending = Sending::Going;
+        }
         if let Poll::Ready(Err(why)) = self.poll_send(cx) {
             return Poll::Ready(Err(why));
         }
-        if self.is_held(cx) {
+        if self.is_held(cx) || self.written == 0 {
+            // Nothing that comes before the request's first byte could be its answer.
             return Poll::Pending;
         }
         loop {
@@ -199,7 +231,7 @@ impl Connection {
         if self.sending != Sending::Held {
             return false;
         }
-        self.sending = Sending::Going;
+        self.sending = Sending::Due;
         cx.waker().wake_by_ref();
         true
     }
@@ -318,14 +350,19 @@ impl Connection {
             self.out.clear();
             return Poll::Ready(Ok(()));
         }
+        if self.wire.keeps_what_it_writes() {
+            self.written = self.written.max(1);
+        }
         let parts = self.out.parts().map(IoSlice::new);
         let wrote = Pin::new(&mut self.wire).poll_write_vectored(cx, &parts);
         match ready!(wrote) {
             Ok(0) => Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into())),
             Ok(count) => {
+                self.written += count as u64;
                 self.out.advance(count);
                 Poll::Ready(Ok(()))
             }
+            Err(error) if self.written == 0 => Poll::Ready(Err(Unfinished::NotBegun(Err(error)))),
             Err(error) => Poll::Ready(self.unless_deaf(Err(error))),
         }
     }
@@ -361,3 +398,6 @@ fn is_closed(error: &io::Error) -> bool {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -222,10 +222,11 @@ async fn all_spoken_on(many: usize, last: &'static [u8]) -> (Pool, Arc<AtomicUsi
             tokio::spawn(async move { ask(&pool).await })
         })
         .collect();
-    tokio::task::spawn_blocking(move || gate.wait());
+    let gate_opened = tokio::task::spawn_blocking(move || gate.wait());
     for one in asking {
         one.await.unwrap();
     }
+    gate_opened.await.unwrap();
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), many);
     tokio::task::spawn_blocking(move || all_kept.wait())
         .await
@@ -260,6 +261,55 @@ async fn what_was_said_unasked_is_heard_by_a_task_that_has_spent_its_budget() {
     });
     answered(call.await).await;
     assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+/// A server that answers once and resets the connection when it is told to; the first `breaking` connections only.
+fn resetting(breaking: usize) -> (u16, Arc<AtomicUsize>, mpsc::Receiver<()>, Gate) {
+    let gate = Gate::new(std::sync::Barrier::new(2));
+    let told = Arc::clone(&gate);
+    let count = AtomicUsize::new(0);
+    let (port, connections, done) = scripted(move |mut stream, done| {
+        let breaks = count.fetch_add(1, Ordering::SeqCst) < breaking;
+        while read_head(&mut stream).is_some() {
+            stream.write_all(OK).unwrap();
+            if breaks {
+                told.wait();
+                socket2::SockRef::from(&stream)
+                    .set_linger(Some(Duration::ZERO))
+                    .unwrap();
+                drop(stream);
+                done.send(()).unwrap();
+                return;
+            }
+        }
+    });
+    (port, connections, done, gate)
+}
+
+#[tokio::test]
+async fn a_request_that_a_broken_connection_took_nothing_of_goes_out_on_a_fresh_one() {
+    let (port, connections, told, gate) = resetting(1);
+    let pool = pool("127.0.0.1", port);
+    ask(&pool).await;
+    let body = OutgoingBody::whole(vec![b'x'; 100].into());
+    let call = pool.send(Request::post("/").body(body).unwrap());
+    gate.wait();
+    // The event loop does not look: the connection is found broken when it is written to.
+    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    answered(call).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_first_write_that_fails_whole_proves_that_nothing_was_sent() {
+    let (port, _, told, gate) = resetting(1);
+    let pool = pool("127.0.0.1", port);
+    ask(&pool).await;
+    let mut exchange = pool.exchange(pool.take_idle(Instant::now()).unwrap(), get(), Used::Before);
+    gate.wait();
+    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    let failed = (&mut exchange).await.unwrap_err();
+    assert!(matches!(failed, SendFailure::NotSent(_)), "{failed}");
 }
 
 #[tokio::test]
