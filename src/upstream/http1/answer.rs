@@ -143,7 +143,8 @@ impl Answer {
         why
     }
 
-    /// The answer has come whole. A request that has not gone out yet, which it then did not need, goes out behind it.
+    /// The answer has come whole. A request that has not gone out yet goes out behind it, for its answer may rely on that; then its
+    /// connection is closed.
     fn ended(&mut self) {
         let Some((mut connection, pool)) = self.on.take() else {
             return;
@@ -154,9 +155,8 @@ impl Answer {
         }
         let tasks = pool.tasks().clone();
         tasks.detach(async move {
-            if poll_fn(|cx| connection.poll_send(cx)).await.is_ok() {
-                pool.keep(connection);
-            }
+            // Who wanted the answer has it, and nobody waits for this.
+            let _ = poll_fn(|cx| connection.poll_send(cx)).await;
         });
     }
 }

@@ -56,6 +56,7 @@ pub(super) struct Connection {
     interim: usize,
     method: Method,
     after: After,
+    order: Order,
     out: Out,
     body: Option<OutgoingBody>,
     encoding: Encoding,
@@ -81,6 +82,15 @@ enum Sending {
     Whole,
     /// The same, into a connection that took no more.
     Lost,
+}
+
+/// When the head of the answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The request had gone out whole.
+    Behind,
+    /// Something of it was still to go. An upstream that does not read it all may take what is left for the next request.
+    Early,
 }
 
 /// Why a request that may have been sent has no answer, or an answer no end.
@@ -128,6 +138,7 @@ impl Connection {
             interim: 0,
             method: Method::GET,
             after: After::Reuse,
+            order: Order::Behind,
             out: Out::default(),
             body: None,
             encoding: Encoding::Nothing,
@@ -222,6 +233,11 @@ impl Connection {
                 continue;
             }
             self.after = head.after;
+            self.order = if self.is_sent() {
+                Order::Behind
+            } else {
+                Order::Early
+            };
             return Poll::Ready(Ok(head));
         }
     }
@@ -241,9 +257,12 @@ impl Connection {
         matches!(self.sending, Sending::Whole | Sending::Lost)
     }
 
-    /// Whether another request may follow: the last one was answered, and nothing stands in the way.
+    /// Whether another request may follow: the last one was answered behind its own end, and nothing stands in the way.
     pub(super) fn may_follow(&self) -> bool {
-        self.sending == Sending::Whole && self.after == After::Reuse && self.input.is_empty()
+        self.sending == Sending::Whole
+            && self.after == After::Reuse
+            && self.order == Order::Behind
+            && self.input.is_empty()
     }
 
     /// Makes it small for the time that it is idle.

@@ -151,15 +151,21 @@ const LONG: usize = 32 << 20;
 #[tokio::test]
 async fn a_request_goes_out_whole_behind_an_answer_that_came_early() {
     let (port, connections, told) = scripted(|mut stream, done| {
-        let mut left = LONG - read_head(&mut stream).unwrap();
+        let behind = read_head(&mut stream).unwrap();
         stream.write_all(OK).unwrap();
-        let mut piece = vec![0; 1 << 16];
+        if behind == 0 {
+            return;
+        }
+        let (mut left, mut piece) = (LONG - behind, vec![0; 1 << 16]);
         while left > 0 {
             left -= stream.read(&mut piece).unwrap();
         }
+        assert_eq!(
+            stream.read(&mut piece).unwrap(),
+            0,
+            "it is closed behind it"
+        );
         done.send(()).unwrap();
-        read_head(&mut stream).unwrap();
-        stream.write_all(OK).unwrap();
     });
     let pool = pool("127.0.0.1", port);
     let request = Request::post("/").header("host", "a");
@@ -168,11 +174,8 @@ async fn a_request_goes_out_whole_behind_an_answer_that_came_early() {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, "ok");
     word(told).await;
-    while pool.0.origin.idle_total.load(Ordering::Relaxed) == 0 {
-        tokio::task::yield_now().await;
-    }
     ask(&pool).await;
-    assert_eq!(connections.load(Ordering::SeqCst), 1, "it serves the next");
+    assert_eq!(connections.load(Ordering::SeqCst), 2, "it served one alone");
 }
 
 #[tokio::test]
