@@ -146,6 +146,13 @@ impl OutgoingBody {
     }
 }
 
+impl Streamed {
+    /// How long a pause between two of its pieces may be.
+    pub(super) const fn patience(&self) -> Duration {
+        self.pause.limit
+    }
+}
+
 impl Body for OutgoingBody {
     type Data = Bytes;
     type Error = Incomplete;

@@ -1,6 +1,6 @@
 //! One HTTP/1 connection to an upstream, driven by whoever has a request on it.
 //!
-//! There is no task behind it: the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
+//! There is no task behind it, but where an answer comes early (`early`): the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
 //! the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
@@ -11,6 +11,7 @@
 
 mod answer;
 mod chunked;
+mod early;
 mod head;
 mod request;
 
@@ -19,6 +20,7 @@ use std::{
     io::{self, IoSlice},
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::BytesMut;
@@ -61,9 +63,11 @@ pub(super) struct Connection {
     body: Option<OutgoingBody>,
     encoding: Encoding,
     sending: Sending,
-    /// So many bytes of it were taken by the socket. Inside TLS one at least as soon as it was tried: a write that fails there may have
+    /// So many bytes of it were taken by the socket, or went nowhere. Inside TLS one at least as soon as it was tried: a write that fails there may have
     /// gone out in part.
     written: u64,
+    /// How long a piece of the body may take, where the body says so.
+    patience: Option<Duration>,
 }
 
 /// How far a request has gone out.
@@ -91,6 +95,15 @@ enum Order {
     Behind,
     /// Something of it was still to go. An upstream that does not read it all may take what is left for the next request.
     Early,
+}
+
+/// What is left of a request behind its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remainder {
+    /// The answer may rely on it.
+    Wanted,
+    /// The upstream has said that it ends the connection, or has ended it.
+    Unwanted,
 }
 
 /// Why a request that may have been sent has no answer, or an answer no end.
@@ -144,6 +157,7 @@ impl Connection {
             encoding: Encoding::Nothing,
             sending: Sending::Whole,
             written: 0,
+            patience: None,
         }
     }
 
@@ -177,9 +191,9 @@ impl Connection {
             Encoding::Nothing => None,
             Encoding::Length(_) | Encoding::Chunked(_) => Some(body),
         };
-        self.sending = match &self.body {
-            Some(OutgoingBody::Streamed(_)) => Sending::Held,
-            Some(OutgoingBody::Whole(_)) | None => Sending::Going,
+        (self.sending, self.patience) = match &self.body {
+            Some(OutgoingBody::Streamed(body)) => (Sending::Held, Some(body.patience())),
+            Some(OutgoingBody::Whole(_)) | None => (Sending::Going, None),
         };
     }
 
@@ -192,6 +206,7 @@ impl Connection {
         self.out = from.out;
         self.body = from.body;
         self.encoding = from.encoding;
+        self.patience = from.patience;
         self.sending = Sending::Going;
     }
 
@@ -263,6 +278,18 @@ impl Connection {
             && self.after == After::Reuse
             && self.order == Order::Behind
             && self.input.is_empty()
+    }
+
+    /// What becomes of the rest of a request whose answer has come whole. Of an unwanted one nothing more is written; what is left of its
+    /// body is read.
+    fn remainder(&mut self) -> Remainder {
+        if self.after == After::Reuse && self.sending != Sending::Deaf {
+            return Remainder::Wanted;
+        }
+        if !self.is_sent() {
+            self.sending = Sending::Deaf;
+        }
+        Remainder::Unwanted
     }
 
     /// Makes it small for the time that it is idle.
@@ -366,6 +393,7 @@ impl Connection {
     /// Writes some of what waits.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
         if self.sending == Sending::Deaf {
+            self.written += self.out.data.len() as u64;
             self.out.clear();
             return Poll::Ready(Ok(()));
         }

@@ -40,14 +40,18 @@ fn serving() -> (u16, Arc<AtomicUsize>) {
 }
 
 fn pool(host: &str, port: u16) -> Pool {
+    pool_with(host, port, TaskTracker::new())
+}
+
+fn pool_with(host: &str, port: u16, tracker: TaskTracker) -> Pool {
     let text = format!(
-        "[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\nmax_idle_connections = 300\n"
+        "[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\nresponse_timeout = \"1s\"\nmax_idle_connections = 300\n"
     );
     let loaded = config::parse("test", &text, []).loaded().unwrap();
     let upstream = loaded.config.upstreams[0].clone();
     let origin = Origin::new(upstream, Metrics::new(&[])).unwrap();
     let runtime = tokio::runtime::Handle::current();
-    Pool::new(origin, Tasks::new(runtime, TaskTracker::new()))
+    Pool::new(origin, Tasks::new(runtime, tracker))
 }
 
 fn get() -> Request<OutgoingBody> {
@@ -176,6 +180,49 @@ async fn a_request_goes_out_whole_behind_an_answer_that_came_early() {
     word(told).await;
     ask(&pool).await;
     assert_eq!(connections.load(Ordering::SeqCst), 2, "it served one alone");
+}
+
+/// Asks with a long body a server that answers early with `answer`, and does not read on before all is over; how much came in all.
+async fn read_late(answer: &'static [u8]) -> usize {
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let read = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&read);
+    let (port, _, told) = scripted(move |mut stream, done| {
+        let behind = read_head(&mut stream).unwrap();
+        stream.write_all(answer).unwrap();
+        gate.lock().recv_timeout(Duration::from_secs(60)).unwrap();
+        let (mut all, mut piece) = (behind, vec![0; 1 << 16]);
+        while let Ok(more @ 1..) = stream.read(&mut piece) {
+            all += more;
+        }
+        count.store(all, Ordering::SeqCst);
+        done.send(()).unwrap();
+    });
+    let tracker = TaskTracker::new();
+    let pool = pool_with("127.0.0.1", port, tracker.clone());
+    let body = OutgoingBody::whole(vec![b'x'; LONG].into());
+    let request = Request::post("/").header("host", "a").body(body).unwrap();
+    let response = pool.send(request).await.unwrap();
+    assert!(!tracker.is_empty(), "a drain waits for it");
+    response.into_body().collect().await.unwrap();
+    tracker.close();
+    let over = tokio::time::timeout(Duration::from_secs(45), tracker.wait());
+    over.await.expect("the rest of the request is bounded");
+    open.send(()).unwrap();
+    word(told).await;
+    read.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn the_rest_of_a_request_is_not_offered_for_ever() {
+    assert!(read_late(OK).await < LONG);
+}
+
+#[tokio::test]
+async fn nothing_more_goes_to_an_upstream_that_has_said_it_closes() {
+    let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    assert!(read_late(closing).await < LONG);
 }
 
 #[tokio::test]
