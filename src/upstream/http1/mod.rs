@@ -179,11 +179,15 @@ impl Connection {
     }
 
     /// Takes a request, of which nothing is written yet. The connection has to be idle.
-    pub(super) fn begin(&mut self, request: Request<OutgoingBody>) {
+    pub(super) fn begin(&mut self, mut request: Request<OutgoingBody>) {
         self.lines.reset();
         self.interim = 0;
         self.written = 0;
         self.out.clear();
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            // One without a body should not look as if it had one.
+            request.body_mut().look_ahead();
+        }
         self.encoding = write_head(&request, &mut self.out.front);
         let (parts, body) = request.into_parts();
         self.method = parts.method;
