@@ -190,6 +190,11 @@ impl Link {
         self.routes.load().shard(address)
     }
 
+    /// Whether there are several nodes, between which slots move.
+    pub(super) fn is_clustered(&self) -> bool {
+        matches!(&**self.routes.load(), Routes::Slots(_))
+    }
+
     /// As [`Routes::is_mapped`].
     pub(super) fn is_mapped(&self, map: &Map) -> bool {
         self.routes.load().is_mapped(map)

@@ -47,6 +47,29 @@ async fn claims_wait_for_the_replicas_of_their_own_shard() {
     assert_eq!(meets(&store, followed).await, done());
 }
 
+#[tokio::test]
+async fn while_a_slot_moves_its_claims_wait_for_the_replicas_of_who_takes_them() {
+    let mut cluster = Cluster::start();
+    let replicas: Vec<_> = cluster.nodes().iter().map(Server::replica).collect();
+    let settings = Settings {
+        wait_replicas: 1,
+        ..on(cluster.servers())
+    };
+    let metrics = Metrics::new(&[]).store("redis");
+    let store = RedisStore::open(&settings, "n", CACHE, None, metrics).expect("it opens");
+    until("all have replicas", || store.answers()).await;
+    let [moving, stays, _] = one_each(&store);
+    move_slot(&mut cluster, &store, moving, Moved::Keys);
+    // The second node takes what is new of that slot, and does so beside its own.
+    let (moved, own) = tokio::join!(claim(&store, moving), claim(&store, stays));
+    for held in [moved, own] {
+        let key = store.inner.key(&held.id);
+        // A replica does not import: it is asked for all that it has.
+        assert!(replicas[1].ask(&["KEYS", "*"]).contains(&key), "{key}");
+        complete(&store, held).await;
+    }
+}
+
 fn all() -> Query {
     Query {
         standing: None,
