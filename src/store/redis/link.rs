@@ -62,6 +62,19 @@ pub(super) struct Abandoned {
     due: Instant,
 }
 
+/// A script that is to run on one key.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) script: &'a Script,
+    pub(super) key: &'a str,
+    pub(super) arguments: &'a [&'a [u8]],
+    /// The argument at this place is the latest time at which it may still take effect, so far from now, by the clock of the node
+    /// that it is sent to.
+    pub(super) deadline: Option<(usize, Duration)>,
+    /// The place of the time in the answer, which is learnt.
+    pub(super) at: usize,
+}
+
 /// Whether a node is asked for a key that is on its way to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asking {
@@ -216,24 +229,26 @@ impl Link {
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let ran = self.run_there(script, key, arguments, at);
+        let ran = self.run_there(Call {
+            script,
+            key,
+            arguments,
+            deadline: None,
+            at,
+        });
         ran.await.map(|(told, _)| told)
     }
 
     /// The same, and the connection on which it ran.
     pub(super) async fn run_there(
         &self,
-        script: &Script,
-        key: &str,
-        arguments: &[&[u8]],
-        at: usize,
+        call: Call<'_>,
     ) -> Result<(Vec<Value>, Arc<Live>), StoreError> {
-        let mut node = self.node(key)?;
+        let mut node = self.node(call.key)?;
         let (mut asking, began) = (Asking::No, Instant::now());
         for _ in 0..REDIRECTIONS {
             let live = node.live().inspect_err(|_| self.astray.notify_one())?;
-            let tried = self.try_on(&node, &live, asking, script, key, arguments, at);
-            let error = match tried.await {
+            let error = match self.try_on(&node, &live, asking, call).await {
                 Ok(told) => return Ok((told, live)),
                 Err(Failed::Other(error)) => return Err(error),
                 Err(Failed::Elsewhere(how, error)) => {
@@ -266,7 +281,14 @@ impl Link {
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let tried = self.try_on(node, live, Asking::No, script, key, arguments, at);
+        let call = Call {
+            script,
+            key,
+            arguments,
+            deadline: None,
+            at,
+        };
+        let tried = self.try_on(node, live, Asking::No, call);
         tried.await.map_err(|failed| match failed {
             Failed::Other(error) => error,
             Failed::Elsewhere(..) => {
@@ -276,26 +298,26 @@ impl Link {
         })
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a script, its arguments, and where it is to run"
-    )]
     async fn try_on(
         &self,
         node: &Node,
         live: &Live,
         asking: Asking,
-        script: &Script,
-        key: &str,
-        arguments: &[&[u8]],
-        at: usize,
+        wanted: Call<'_>,
     ) -> Result<Vec<Value>, Failed> {
-        let sent = node.local();
+        let (sent, script) = (node.local(), wanted.script);
+        let deadline = wanted.deadline.map(|(place, within)| {
+            let latest = node.latest().after(within);
+            (place, latest.as_millis().to_string())
+        });
         let call = |how: &str, what: &str| {
             let mut call = cmd(how);
-            call.arg(what).arg(1).arg(key);
-            for argument in arguments {
-                call.arg(*argument);
+            call.arg(what).arg(1).arg(wanted.key);
+            for (place, argument) in wanted.arguments.iter().enumerate() {
+                match &deadline {
+                    Some((due, latest)) if *due == place => call.arg(latest),
+                    _ => call.arg(*argument),
+                };
             }
             call
         };
@@ -317,7 +339,7 @@ impl Link {
         let Value::Array(told) = told else {
             return Err(Failed::Other(self.odd()));
         };
-        match told.get(at) {
+        match told.get(wanted.at) {
             Some(Value::BulkString(now)) => match millis(now) {
                 Some(now) => node.learn(sent, now),
                 None => return Err(Failed::Other(self.odd())),

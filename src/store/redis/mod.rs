@@ -51,7 +51,7 @@ use self::{
     changes::Changes,
     keeper::First,
     kept::{Kept, hex, millis},
-    link::Link,
+    link::{Call, Link},
     scripts::Scripts,
 };
 use super::{
@@ -222,8 +222,6 @@ impl RedisStore {
         let mut over: [Vec<u8>; 3] = Default::default();
         for _ in 0..ROUNDS {
             let seen = inner.cache.seen(id);
-            let deadline = link.node(&key)?.latest().after(self.timeout + SLACK);
-            let deadline = deadline.as_millis().to_string();
             let [over_token, over_state, over_since] = &over;
             let arguments: [&[u8]; 9] = [
                 &token_bytes,
@@ -231,12 +229,19 @@ impl RedisStore {
                 retention.as_bytes(),
                 refused.as_bytes(),
                 &head,
-                deadline.as_bytes(),
+                // The deadline, by the clock of whichever node runs it.
+                b"",
                 over_token,
                 over_state,
                 over_since,
             ];
-            let ran = link.run_there(&link.scripts.begin, &key, &arguments, 1);
+            let ran = link.run_there(Call {
+                script: &link.scripts.begin,
+                key: &key,
+                arguments: &arguments,
+                deadline: Some((DEADLINE, self.timeout + SLACK)),
+                at: 1,
+            });
             let (told, there) = ran.await?;
             let mut told = told.into_iter();
             let (code, now) = (told.next(), time(told.next()));
@@ -404,6 +409,9 @@ fn time(told: Option<Value>) -> Timestamp {
     };
     Timestamp::from_millis(now.unwrap_or(0))
 }
+
+/// The place of the deadline among the arguments of a `begin`.
+const DEADLINE: usize = 5;
 
 /// So often a record changes between its reading and its taking over, at most.
 const ROUNDS: usize = 8;

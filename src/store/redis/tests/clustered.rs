@@ -70,6 +70,26 @@ async fn while_a_slot_moves_its_claims_wait_for_the_replicas_of_who_takes_them()
     }
 }
 
+#[tokio::test]
+async fn a_claim_is_in_time_by_the_clock_of_the_node_that_takes_it() {
+    const HOUR: u64 = 3_600_000;
+    let mut cluster = Cluster::start();
+    cluster.clocks("SET", &START.to_string());
+    let settings = on(cluster.servers());
+    let metrics = Metrics::new(&[]).store("redis");
+    let store = RedisStore::open_with(Scripts::of_test(), &settings, "n", CACHE, None, metrics);
+    let store = store.expect("it opens");
+    let [moving, ..] = one_each(&store);
+    // What the first node's clock shows is known.
+    complete(&store, claim(&store, moving).await).await;
+    assert_eq!(store.purge(&id(moving)).await, Ok(Purged::Gone));
+    cluster.clocks_from(1, &(START + HOUR).to_string());
+    move_slot(&mut cluster, &store, moving, Moved::Keys);
+    let held = claim(&store, moving).await;
+    complete(&store, held).await;
+    assert_eq!(meets(&store, moving).await, done());
+}
+
 fn all() -> Query {
     Query {
         standing: None,
