@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
+    abandoned::Abandoned,
     kept::millis,
     node::{Live, Node},
     place::address,
@@ -29,11 +30,7 @@ use super::{
     scripts::{Script, Scripts},
     slots::{self, Map},
 };
-use crate::{
-    core::record::{ClaimToken, RecordId},
-    store::StoreError,
-    telemetry::metrics::StoreMetrics,
-};
+use crate::{core::record::RecordId, store::StoreError, telemetry::metrics::StoreMetrics};
 
 /// One of it a store.
 #[derive(Debug)]
@@ -49,17 +46,8 @@ pub(super) struct Link {
     wanted: Mutex<HashMap<(String, u16), Instant>>,
     pub(super) purged: AtomicU64,
     /// Claims that may have been made although nobody was told: to be let go.
-    abandoned: Mutex<Vec<Abandoned>>,
+    pub(super) abandoned: Abandoned,
     complained: Mutex<Option<Instant>>,
-}
-
-/// A claim of which nobody knows whether it was made.
-#[derive(Clone, Debug)]
-pub(super) struct Abandoned {
-    pub(super) id: RecordId,
-    pub(super) token: ClaimToken,
-    /// From then on it was made or never will be.
-    due: Instant,
 }
 
 /// A script that is to run on one key.
@@ -104,7 +92,7 @@ impl Link {
             astray: Notify::new(),
             wanted: Mutex::default(),
             purged: AtomicU64::new(0),
-            abandoned: Mutex::default(),
+            abandoned: Abandoned::default(),
             complained: Mutex::default(),
         }
     }
@@ -445,29 +433,6 @@ impl Link {
         true
     }
 
-    /// To be let go once it was made or never will be.
-    pub(super) fn abandon(&self, id: RecordId, token: ClaimToken, within: Duration) {
-        let mut abandoned = self.abandoned.lock();
-        if abandoned.len() < MAX_ABANDONED {
-            let due = Instant::now() + within;
-            abandoned.push(Abandoned { id, token, due });
-        }
-    }
-
-    /// Those that are due.
-    pub(super) fn due(&self) -> Vec<Abandoned> {
-        let mut abandoned = self.abandoned.lock();
-        let now = Instant::now();
-        let (due, rest) = abandoned.drain(..).partition(|one| one.due <= now);
-        *abandoned = rest;
-        due
-    }
-
-    /// Not yet: the server did not take it.
-    pub(super) fn again(&self, one: Abandoned) {
-        self.abandoned.lock().push(one);
-    }
-
     /// The sum of what the nodes say of themselves: keys and bytes.
     pub(super) fn levels(&self) -> (u64, u64) {
         let each = |node: &Arc<Node>| (node.records.load(Relaxed), node.bytes.load(Relaxed));
@@ -479,9 +444,6 @@ impl Link {
 }
 
 const COMPLAIN_EVERY: Duration = Duration::from_secs(1);
-
-/// So many claims can wait to be let go; one more is left to its lease.
-const MAX_ABANDONED: usize = 100_000;
 
 /// A script follows so many nodes that say that another has the key: two, where a slot moves just then, and as many for its moving on.
 const REDIRECTIONS: usize = 4;

@@ -5,6 +5,7 @@
 //!   where it is; `keeper`: makes and keeps the connection; `checks`: what a server must be.
 //! - `topology`: which servers there are: one; the one that `sentinel`s name; or a `cluster`'s, by `slots`. Its work is done on a
 //!   thread of its own. `routes`: who has what, and what is wrong with them.
+//! - `abandoned`: claims that may have been made for nobody.
 //! - `changes`: who waits for a record that runs elsewhere, and `wait`: what they do. Each settlement is published; polling makes up for
 //!   what is lost.
 //! - `replicas`: claims that replicas must have before they count, over connections of their own.
@@ -16,6 +17,7 @@
 //! makes no claim behind the back of whoever gave it up. Whether it took effect before that is not known, so its claim is let go
 //! afterwards.
 
+mod abandoned;
 mod changes;
 mod checks;
 mod cluster;
@@ -216,6 +218,7 @@ impl RedisStore {
             id: *id,
             token,
             within: self.timeout + SLACK * 2,
+            last: terms.lease.max(terms.retention),
         };
         let asked = Instant::now();
         // Of the record that may be taken over: nothing at first.
@@ -374,7 +377,10 @@ struct Unsure<'a> {
     inner: &'a Inner,
     id: RecordId,
     token: ClaimToken,
+    /// From when on it was made or never will be.
     within: Duration,
+    /// How long it can be let go. One whose lease has ended still can, and is an unknown outcome until then, of what never ran.
+    last: Duration,
 }
 
 impl Unsure<'_> {
@@ -385,7 +391,8 @@ impl Unsure<'_> {
 
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
-        self.inner.link.abandon(self.id, self.token, self.within);
+        let abandoned = &self.inner.link.abandoned;
+        abandoned.add(self.id, self.token, self.within, self.last);
     }
 }
 
