@@ -351,8 +351,11 @@ impl Link {
         self.metrics.round_trip();
         let mut both = pipe();
         both.cmd("ASKING").ignore().add_command(command);
-        let told: Vec<Value> = both.query_async(&mut live.connection.clone()).await?;
-        Ok(told.into_iter().next().unwrap_or(Value::Nil))
+        // The error of a pipeline does not say where a redirection leads; that of one command does.
+        both.ignore_errors();
+        let told: Vec<Result<Value, RedisError>> =
+            both.query_async(&mut live.connection.clone()).await?;
+        told.into_iter().next().unwrap_or(Ok(Value::Nil))
     }
 
     fn refused(&self, node: &Node, live: &Live, error: RedisError) -> Failed {

@@ -181,6 +181,27 @@ async fn a_key_is_followed_while_its_slot_moves() {
 }
 
 #[tokio::test]
+async fn who_takes_a_key_on_its_way_may_name_another() {
+    let mut cluster = Cluster::start();
+    let store = open_on(&cluster, TIMEOUT);
+    let n = one_each(&store)[0];
+    let slot = super::super::slots::slot(store.inner.key(&id(n)).as_bytes()).to_string();
+    let nodes = cluster.nodes();
+    let ids: Vec<_> = nodes
+        .iter()
+        .map(|node| node.ask(&["CLUSTER", "MYID"]))
+        .collect();
+    // The first still moves it to the second, which knows already that it went on to the third.
+    nodes[0].ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+    nodes[1].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[2]]);
+    nodes[2].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[2]]);
+    let held = claim(&store, n).await;
+    let key = store.inner.key(&held.id);
+    assert_eq!(nodes[2].ask(&["EXISTS", &key]), "1");
+    complete(&store, held).await;
+}
+
+#[tokio::test]
 async fn what_is_cached_of_a_slot_that_moved_is_purged_by_who_has_it_now() {
     let mut cluster = Cluster::start();
     let (one, other) = (open_on(&cluster, TIMEOUT), open_on(&cluster, TIMEOUT));
