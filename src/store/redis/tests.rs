@@ -2,6 +2,7 @@
 
 mod cluster;
 mod clustered;
+mod purged;
 mod replicas;
 mod server;
 
