@@ -5,8 +5,8 @@
 //! takes from then on is lost with it. What sentinels publish about failovers makes that known at once, and every second they are asked
 //! anyway.
 //!
-//! The URL's credentials are the server's. A sentinel is called without any, and with the same where it wants some; so no password is
-//! sent to one that asks for none.
+//! The URL's credentials are the server's. A sentinel is called without any, and with the same where it says that it wants some; so no
+//! password is sent to one that asks for none, or to what is no sentinel.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -196,7 +196,7 @@ impl Sentinel {
         let bare = self.place.bare();
         let tried = bare.connect(timeout, pushed.clone()).await;
         let mut connection = match tried {
-            Err(error) if self.place.has_password() && !error.is_io_error() => {
+            Err(error) if self.place.has_password() && wants_password(&error) => {
                 let known = self.place.without_database();
                 known.connect(timeout, pushed).await?
             }
@@ -226,6 +226,11 @@ async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Sai
             && (now.0.as_str(), now.1) == before,
         master: now,
     })
+}
+
+/// Whether this says that nothing is told without credentials.
+fn wants_password(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed || error.code() == Some("NOAUTH")
 }
 
 /// Whether something was published about this master; or nothing can be any more.
@@ -286,6 +291,55 @@ mod tests {
         assert_eq!(port(&[said(2, 2), between], 1), Ok((2, 2)));
         assert!(port(&[said(1, 1), said(1, 2)], 1).is_err());
         assert!(port(&[], 0).is_err());
+    }
+
+    /// What a listener is told that gives this answer to everything, once a sentinel with a password was looked for there.
+    async fn told_to_who_answers(answer: &'static [u8]) -> Vec<String> {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let url = format!("redis://:secret@127.0.0.1:{port}");
+        let url: RedisUrl = url.parse().expect("a URL");
+        let place = Place::of(&url).expect("a place");
+        let sentinel = Sentinel {
+            place,
+            connection: None,
+        };
+        let mut told = Vec::new();
+        let serve = async {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut first = [0; 1024];
+                let many = stream.read(&mut first).await.expect("a command");
+                let first = first.get(..many).unwrap_or_default();
+                told.push(String::from_utf8_lossy(first).into_owned());
+                // It may be gone already.
+                let _ = stream.write_all(answer).await;
+            }
+        };
+        let asked = sentinel.ask("orders".into(), Duration::from_secs(5), Arc::default());
+        tokio::select! {
+            () = serve => {}
+            (_, said) = asked => assert!(said.is_err(), "{said:?}"),
+        }
+        told
+    }
+
+    #[tokio::test]
+    async fn a_password_is_told_to_who_asks_for_one_alone() {
+        for answer in [
+            &b"-ERR no such thing\r\n-ERR no such thing\r\n-ERR no such thing\r\n"[..],
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            b"-DENIED protected mode\r\n",
+        ] {
+            let told = told_to_who_answers(answer).await;
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(!told.concat().contains("secret"), "{told:?}");
+        }
+        let told = told_to_who_answers(b"-NOAUTH 1\r\n-NOAUTH 2\r\n-NOAUTH 3\r\n").await;
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].contains("secret"), "{told:?}");
     }
 
     #[test]
