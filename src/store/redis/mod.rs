@@ -178,7 +178,11 @@ impl RedisStore {
         };
         match told.recv() {
             Ok(First::Unfit { server, why }) => Err(OpenError::Unfit { server, why }),
-            Ok(First::Up | First::Down) | Err(_) => Ok(store),
+            Ok(First::Up | First::Down) => Ok(store),
+            // It would never answer. Why is logged.
+            Err(_) => Err(OpenError::System(std::io::Error::other(
+                "its thread has ended",
+            ))),
         }
     }
 
