@@ -5,7 +5,9 @@
 //! all nodes, for `PUBLISH` goes to each), and every node is listened to. So a node's own word is what proves something of its own
 //! slots: what is cached of a slot may be believed for a while after its node has answered, and has said in that answer that the slots
 //! are distributed as they are thought to be and that the cluster is whole as it sees it (`cluster`). A slot that has moved is thus
-//! either judged by who has it now, or not believed.
+//! either judged by who has it now, or not believed. One that is moving is still its old node's by every word, although what is purged of
+//! it may be published by the new one: who reaches the old node but neither the new one nor any that is told by it may believe what is
+//! purged, until the slot has moved.
 
 use std::{
     collections::HashMap,

@@ -9,7 +9,8 @@
 //! A lane that nobody has used for a while may have been closed, by the server or on the way, without anybody's telling: one that is
 //! found broken is opened again once, and one that was idle for long is not tried. Renewals can be repeated.
 //!
-//! Only claims are waited for. A failover that loses a settlement leaves the claim, and so an unknown outcome; it executes nothing twice.
+//! Only claims are waited for. A failover that loses a settlement leaves the claim, and so an unknown outcome. Where those are held for
+//! ever, nothing is executed twice by that; where they are released, or held for a while, it may be.
 
 use std::{
     sync::Arc,
