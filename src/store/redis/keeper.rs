@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ::redis::{PushInfo, PushKind, RedisError, Value, aio::MultiplexedConnection, cmd};
@@ -458,13 +458,19 @@ impl Inner {
         self.changes.wake(&id);
     }
 
-    /// Lets claims go that nobody holds.
+    /// Lets claims go that nobody holds: some of them, for whoever does it has other work, and the rest at the next beat.
     pub(super) async fn let_go(&self) {
-        for one in self.link.due() {
+        let began = Instant::now();
+        let mut due = self.link.abandoned.due(LET_GO).into_iter();
+        while began.elapsed() < LET_GO_WITHIN {
+            let Some(one) = due.next() else {
+                return;
+            };
             if self.release(&one.id, one.token).await.is_err() {
-                self.link.again(one);
+                self.link.abandoned.again([one]);
             }
         }
+        self.link.abandoned.again(due);
     }
 }
 
@@ -473,6 +479,10 @@ const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the server is asked whether it is there.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// So many claims are let go at a beat, and none is begun with later than this.
+const LET_GO: usize = 256;
+const LET_GO_WITHIN: Duration = Duration::from_millis(250);
 
 /// What sentinels publish is looked into so often at most.
 const AFTER_NEWS: Duration = Duration::from_millis(20);

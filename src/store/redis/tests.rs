@@ -2,6 +2,7 @@
 
 mod cluster;
 mod clustered;
+mod purged;
 mod replicas;
 mod server;
 
@@ -437,8 +438,9 @@ async fn a_claim_that_was_made_and_not_told_is_let_go() {
     let server = Server::start(&[]);
     let store = open(&server);
     let held = claim(&store, 1).await;
-    let within = Duration::ZERO;
-    store.inner.link.abandon(held.id, held.token, within);
+    let (now, last) = (Duration::ZERO, Duration::from_mins(1));
+    let abandoned = &store.inner.link.abandoned;
+    abandoned.add(held.id, held.token, now, last);
     until("it is let go", || server.ask(&["DBSIZE"]) == "0").await;
 }
 
