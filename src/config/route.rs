@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use http::Method;
 
 use super::{
-    Config, Route, Upstream,
+    Config, Route, StoreKind, Upstream,
     identity::{self, Certificates, Replays, Usage, Verifiers},
     policy,
     problem::Refusal,
@@ -221,6 +221,13 @@ pub(super) fn warn(report: &Report, config: &Config) {
              record: every copy and every retry executes, also of what was executed before",
             unprotected.join(", ")
         ));
+        if config.store.kind == StoreKind::Redis && config.store.redis.wait_replicas > 0 {
+            report.warn(format!(
+                "on_store_failure of route {}: \"bypass\" undoes store.redis.wait_replicas: with fewer replicas every new key \
+                 executes unprotected, although Redis is up",
+                unprotected.join(", ")
+            ));
+        }
     }
     let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {
         let concerned = keyed().filter(|route| route.policy.identity.from.iter().any(has));

@@ -80,3 +80,19 @@ fn what_is_not_protected_while_the_store_is_gone_is_advice() {
     let text = format!("{ROUTE}on_store_failure = \"bypass\"\nkey = \"off\"\n");
     assert_eq!(loaded(&text).advice, [""; 0]);
 }
+
+#[test]
+fn waiting_for_replicas_and_going_on_without_them_is_warned_of() {
+    let store = |kind: &str, wanted: u32| {
+        format!("[store]\nkind = \"{kind}\"\n[store.redis]\nwait_replicas = {wanted}\n")
+    };
+    let bypass = format!("{ROUTE}on_store_failure = \"bypass\"\n");
+    let warnings = |store: String, route: &str| loaded(&format!("{store}{route}")).warnings;
+    assert_says(
+        &warnings(store("redis", 1), &bypass).join("\n"),
+        &["route orders", "wait_replicas", "unprotected"],
+    );
+    assert_eq!(warnings(store("redis", 0), &bypass), [""; 0]);
+    assert_eq!(warnings(store("memory", 1), &bypass), [""; 0]);
+    assert_eq!(warnings(store("redis", 1), ROUTE), [""; 0]);
+}
