@@ -16,7 +16,7 @@
 //! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
 //! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
 //! | `idem_proxy_http2_floods_total` | counter | reason: HTTP/2 connections that were ended for what they sent too much of |
-//! | `idem_proxy_store_up` | gauge | store: 1 while it answers, 0 while it does not |
+//! | `idem_proxy_store_up` | gauge | store: 1 while it takes claims, 0 while it does not |
 //! | `idem_proxy_store_commit_duration_seconds` | histogram | store: how long a commit took that made operations durable |
 //! | `idem_proxy_store_committed_operations_total` | counter | store: operations that were made durable so |
 //! | `idem_proxy_trace_spans_total` | counter | result: spans that were recorded, by what became of them |

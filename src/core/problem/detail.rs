@@ -42,7 +42,7 @@ impl Problem {
             // Writing to a string does not fail.
             let _ = write!(
                 detail,
-                " Who operates this service can settle it sooner: `idem-proxy records resolve {record}`."
+                " Who operates this service can settle it sooner: `idem-proxy records resolve {record} --outcome release|complete …`."
             );
         }
         detail

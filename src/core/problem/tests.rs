@@ -378,7 +378,8 @@ fn an_unknown_outcome_names_the_command_that_settles_it_in_every_shape() {
             (ErrorShape::Stripe, "application/json"),
             (ErrorShape::AwsXml, "text/xml"),
         ] {
-            let command = "`idem-proxy records resolve a5a5a5a5a5a5a5a5`";
+            let command =
+                "`idem-proxy records resolve a5a5a5a5a5a5a5a5 --outcome release|complete …`";
             let told = text(&unknown, shape, Some(record()), media_type);
             assert!(told.contains(command), "{told}");
             let told = text(&unknown, shape, None, media_type);

@@ -50,7 +50,7 @@ impl Visit<'_> {
         };
         if let Some(requests) = proxy.records.unprotected() {
             let (record, route) = (self.record(), self.metrics().name().as_str());
-            tracing::warn!(%record, route, requests, "the store does not answer; keyed requests are forwarded unprotected");
+            tracing::warn!(%record, route, requests, "the store takes no claims; keyed requests are forwarded unprotected");
         }
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);

@@ -183,14 +183,14 @@ impl Keeper {
         let server = self.server(place);
         match &self.source {
             Source::Member(_) if self.inner.link.shard(&server).is_some() => {
-                tracing::error!(%server, error = %why, "a shard of Redis cannot be used; keyed requests of its slots are refused until it can");
+                tracing::error!(%server, error = %why, "a shard of Redis cannot be used; keyed requests of its slots get what on_store_failure says until it can");
             }
             // A replica by now, or a node that left.
             Source::Member(_) => {
                 tracing::debug!(%server, error = %why, "a Redis node that has no slots is not used");
             }
             Source::Fixed(_) | Source::Sentinels(_) => {
-                tracing::error!(%server, error = %why, "Redis cannot be used; keyed requests are refused until it can");
+                tracing::error!(%server, error = %why, "Redis cannot be used; keyed requests get what on_store_failure says until it can");
             }
         }
         self.said = Some(why);
@@ -312,7 +312,7 @@ impl Keeper {
         }
         let server = self.server(Some(place));
         if !enough {
-            tracing::error!(%server, connected, wanted, "Redis has fewer replicas than wait_replicas; new keys are refused until it has enough");
+            tracing::error!(%server, connected, wanted, "Redis has fewer replicas than wait_replicas; new keys get what on_store_failure says until it has enough");
         } else if self.followed != Some(true) {
             tracing::info!(%server, connected, wanted, "Redis has as many replicas as wait_replicas");
         }
