@@ -71,6 +71,8 @@ struct Setting {
     seconds: u32,
     /// Of the runs that show whether memory grows.
     long: u32,
+    /// The limit of open files.
+    files: usize,
     form: Form,
     peers: Vec<Peer>,
 }
@@ -82,8 +84,8 @@ impl Setting {
 }
 
 fn main() -> Result<()> {
-    let (trials, setting) = asked(std::env::args().skip(1))?;
-    machine::settle()?;
+    let (trials, mut setting) = asked(std::env::args().skip(1))?;
+    setting.files = machine::settle()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -96,6 +98,7 @@ fn asked(mut args: impl Iterator<Item = String>) -> Result<(Vec<Trial>, Setting)
         rounds: 5,
         seconds: 3,
         long: memory::LONG,
+        files: 0,
         form: Form::Plain,
         peers: Vec::new(),
     };

@@ -21,8 +21,8 @@ pub(crate) fn real(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Moves this process to its core, and raises its limit of open files, which children inherit.
-pub(crate) fn settle() -> Result<()> {
+/// Moves this process to its core, and raises its limit of open files, which children inherit; tells that limit.
+pub(crate) fn settle() -> Result<usize> {
     let own = std::process::id().to_string();
     let output = Command::new("taskset")
         .args(["-a", "-p", "-c", LOAD_CORE, &own])
@@ -33,8 +33,9 @@ pub(crate) fn settle() -> Result<()> {
     }
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
+    let files = limit.current.map_or(Ok(usize::MAX), usize::try_from)?;
     setrlimit(Resource::Nofile, limit)?;
-    Ok(())
+    Ok(files)
 }
 
 /// What has been used so far.

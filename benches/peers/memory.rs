@@ -15,8 +15,9 @@ use super::{
     wire::{Client, Upstream},
 };
 
-/// Connections that are kept; this process and the proxy's have a descriptor each for every one.
+/// Connections that are kept, where the limit of open files has room: a proxy may need two for each, and some for itself.
 const IDLE: usize = 10_000;
+const ITS_OWN_FILES: usize = 1_000;
 
 /// What records may take in the long run: soon full, so that what grows on is not records.
 const SMALL_ROOM: u64 = 64 << 20;
@@ -32,12 +33,13 @@ pub(crate) async fn run(setting: &Setting, upstream: &Upstream) -> Result<()> {
 }
 
 async fn idle(setting: &Setting, upstream: &Upstream) -> Result<()> {
+    let count = IDLE.min(setting.files.saturating_sub(ITS_OWN_FILES) / 2);
     let mut table = Table::new(
-        format!("Memory of {IDLE} idle connections, each of which had one request"),
+        format!("Memory of {count} idle connections, each of which had one request"),
         &["proxy", "MiB without", "MiB with them", "KiB a connection"],
     );
     for peer in &setting.peers {
-        // It wants two descriptors for each connection that it may have, more than a usual limit is.
+        // It reserves two descriptors for each connection that it may ever have, and is configured for fewer.
         if *peer == Peer::Haproxy {
             continue;
         }
@@ -51,7 +53,7 @@ async fn idle(setting: &Setting, upstream: &Upstream) -> Result<()> {
             .await?;
         let before = resident(proxy.id())?;
         let mut clients = Vec::new();
-        for _ in 0..IDLE {
+        for _ in 0..count {
             let mut client = Client::connect(proxy.address, 300, 300).await?;
             client.send("").await?;
             clients.push(client);

@@ -172,7 +172,9 @@ impl Proxy {
         let mut sum = 0.0;
         let mut lines = 0;
         for line in text.lines() {
-            if line.starts_with("idem_proxy_store_evictions_total{cause=\"size\"") {
+            if line.starts_with("idem_proxy_store_evictions_total{")
+                && line.contains("cause=\"size\"")
+            {
                 let (_, count) = line.rsplit_once(' ').context("a count")?;
                 sum += count.parse::<f64>()?;
                 lines += 1;
