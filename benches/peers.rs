@@ -1,7 +1,7 @@
 //! What idem-proxy costs, beside proxies that do less: every figure of the README's "Performance" comes from here.
 //!
 //! `cargo bench --bench peers -- [peers|tail|growth|memory|copies]... [--rounds N] [--seconds N] [--markdown]`, without a name all of
-//! them. `IDEM_PROXY_BINARY` names a binary that is built already.
+//! them, which takes half an hour. `IDEM_PROXY_BINARY` names a binary that is built already. `scripts/install-bench-tools` installs the peers.
 //!
 //! The proxy that is measured is alone on core 0; this process, the load and the upstream, is on core 1. A proxy is started afresh for every
 //! figure, with one worker, connections to the upstream that are kept, and an access log to a file. CPU time is the user and
@@ -95,7 +95,7 @@ fn main() -> Result<()> {
 fn asked(mut args: impl Iterator<Item = String>) -> Result<(Vec<Trial>, Setting)> {
     let mut trials = Vec::new();
     let mut setting = Setting {
-        rounds: 5,
+        rounds: 3,
         seconds: 3,
         long: memory::LONG,
         files: 0,

@@ -50,24 +50,24 @@ async fn connections(setting: &Setting, upstream: &Upstream) -> Result<()> {
 
 /// Hits of all records, in no order, and new keys beside them.
 async fn records(setting: &Setting, upstream: &Upstream) -> Result<()> {
-    let mut table = table(
-        setting,
-        "Records (new keys: so many are there at the start)",
-    );
+    let mut table = table(setting, "Records (new keys: so many and more)");
     for count in RECORDS {
         progress(&format!("growth: {count} records"))?;
-        let mut hits = Vec::new();
+        let proxy = Proxy::start(Peer::Idem, upstream, ROOM).await?;
+        let hit = Load::new(Keys::Stored(count), setting.span());
+        // Stored once, for all rounds.
+        let mut hits = vec![load::run(&proxy, upstream, hit).await?];
+        for _ in 1..setting.rounds {
+            hits.push(load::measure(&proxy, upstream, hit).await?);
+        }
+        let miss = Load::new(Keys::Fresh, setting.span());
         let mut misses = Vec::new();
         for _ in 0..setting.rounds {
-            let proxy = Proxy::start(Peer::Idem, upstream, ROOM).await?;
-            let hit = Load::new(Keys::Stored(count), setting.span());
-            hits.push(load::run(&proxy, upstream, hit).await?);
-            let miss = Load::new(Keys::Fresh, setting.span());
             misses.push(load::measure(&proxy, upstream, miss).await?);
-            let evictions = proxy.evictions().await?;
-            if evictions > 0.0 {
-                bail!("{evictions} of {count} records were evicted");
-            }
+        }
+        let evictions = proxy.evictions().await?;
+        if evictions > 0.0 {
+            bail!("{evictions} of {count} records were evicted");
         }
         row(&mut table, "replay", &count.to_string(), hits)?;
         row(&mut table, "a new key each", &count.to_string(), misses)?;
