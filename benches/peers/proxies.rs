@@ -114,7 +114,11 @@ impl Proxy {
             .append(true)
             .open(at.join("out"))?;
         let mut command = Command::new("taskset");
-        command.args(["-c", PROXY_CORE]).arg(peer.program());
+        command.args(["-c", PROXY_CORE]);
+        // Whatever this process ends of, the proxy ends too.
+        command
+            .args(["setpriv", "--pdeathsig", "TERM"])
+            .arg(peer.program());
         match peer {
             Peer::Idem => command.arg("--config").arg(&file),
             Peer::Nginx => command
