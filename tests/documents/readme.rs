@@ -10,7 +10,7 @@ use idem_proxy::{
 
 use crate::markdown::{blocks, file, table, word, words};
 
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "CHANGELOG.md",
     "docs/README.md",
@@ -24,6 +24,7 @@ const DOCUMENTS: [&str; 14] = [
     "docs/lifecycle.md",
     "docs/migrating.md",
     "docs/operations.md",
+    "docs/performance.md",
     "docs/security.md",
 ];
 
