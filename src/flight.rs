@@ -16,12 +16,15 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::core::{
-    fingerprint::Fingerprint,
-    problem::Problem,
-    record::{Record, RecordId, ShortId, StoredAnswer},
-    time::Timestamp,
-    trace::SpanRef,
+use crate::{
+    core::{
+        fingerprint::Fingerprint,
+        problem::Problem,
+        record::{Record, RecordId, ShortId, StoredAnswer},
+        time::Timestamp,
+        trace::SpanRef,
+    },
+    store::StoreError,
 };
 
 /// All flights of this proxy.
@@ -74,6 +77,8 @@ pub enum Landing {
     Failed(Problem),
     /// No execution came of it: whoever joined looks at the record again.
     NotStarted,
+    /// The store gave no claim, and would give none to anybody now.
+    StoreFailed(StoreError),
     /// Nor here, for the call runs on another proxy: whoever joined waits for that.
     Elsewhere,
 }

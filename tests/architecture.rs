@@ -34,7 +34,7 @@ const ARROWS: [(&str, &str); 21] = [
     ),
     ("identity", "core tasks tls"),
     ("otlp", "config core store tasks telemetry tls"),
-    ("flight", "core"),
+    ("flight", "core store"),
     ("store", "config core tasks telemetry"),
     ("upstream", "config core net tasks telemetry timers tls"),
     ("route", "config core"),

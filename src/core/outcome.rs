@@ -27,6 +27,8 @@ pub enum Verdict {
 pub enum Failure {
     /// No byte of the request was written: the upstream could not be reached.
     NotSent,
+    /// No byte of the request was written: the lease of its claim could have ended by then, and the key be another's.
+    WithoutLeave,
     /// The request was written, wholly or in part, and then the connection was reset, closed, or gave something
     /// that is no whole answer.
     MaybeSent,
@@ -39,7 +41,7 @@ impl Failure {
     #[must_use]
     pub const fn settlement(self) -> Settlement {
         match self {
-            Self::NotSent => Settlement::Release,
+            Self::NotSent | Self::WithoutLeave => Settlement::Release,
             Self::MaybeSent | Self::TimedOut => Settlement::Unknown,
         }
     }
@@ -259,6 +261,10 @@ mod tests {
     #[test]
     fn an_unreachable_upstream_releases() {
         assert!(matches!(Failure::NotSent.settlement(), Settlement::Release));
+        assert!(matches!(
+            Failure::WithoutLeave.settlement(),
+            Settlement::Release
+        ));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::{
         metrics::{Outcome, RouteMetrics, StatusClass},
         spans::CallEnd,
     },
-    upstream::{OutgoingBody, Pool, SendFailure, UpstreamBody},
+    upstream::{Leave, Moment, OutgoingBody, Pool, SendFailure, UpstreamBody},
 };
 
 /// What the first client is told.
@@ -74,6 +74,7 @@ pub(super) struct Execution {
     /// The request's span and the call's, where it is traced.
     traced: Option<(Traced, CallSpan)>,
     room: Permit,
+    leave: Leave,
     _permit: Permit,
 }
 
@@ -94,6 +95,9 @@ impl Called {
             Self::Whole(whole) => CallEnd::Answered(whole.parts.status),
             Self::Live(live) => CallEnd::Answered(live.parts.status),
             Self::Failed(Failure::NotSent) => CallEnd::Failed(Problem::UpstreamUnreachable.slug()),
+            Self::Failed(Failure::WithoutLeave) => {
+                CallEnd::Failed(Problem::StoreUnavailable.slug())
+            }
             Self::Failed(Failure::MaybeSent) => CallEnd::Failed(Problem::UpstreamFailed.slug()),
             Self::Failed(Failure::TimedOut) => CallEnd::Failed(Problem::UpstreamTimeout.slug()),
         }
@@ -140,6 +144,7 @@ impl Execution {
             taken,
             traced,
             room: buffered.room.hand_over(),
+            leave: start.leave,
             _permit: start.permit,
         }
     }
@@ -160,6 +165,7 @@ impl Execution {
             taken,
             traced,
             mut room,
+            leave,
             _permit,
         } = self;
         let policy = &*route.policy;
@@ -176,11 +182,12 @@ impl Execution {
             metrics,
             fingerprint: &fingerprint,
             record: id.short(),
+            leave: &leave,
         };
         let call = Box::pin(call.make(request, &mut room));
         let deadline = started + pool.upstream().capture_timeout;
         let in_time = caught(pool.capture_timers().within(deadline, call));
-        let called = match renewed(&worker, &claim, policy, in_time).await {
+        let called = match renewed(&worker, &claim, policy, Some(&leave), in_time).await {
             Some(Some(called)) => called,
             Some(None) => Called::Failed(Failure::TimedOut),
             None => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
@@ -221,6 +228,7 @@ struct Call<'a> {
     metrics: &'a RouteMetrics,
     fingerprint: &'a Arc<Fingerprint>,
     record: ShortId,
+    leave: &'a Leave,
 }
 
 impl Call<'_> {
@@ -233,10 +241,14 @@ impl Call<'_> {
             metrics,
             fingerprint,
             record,
+            leave,
         } = self;
         let sent = Instant::now();
         let (answered, ()) = tokio::join!(
-            async { pool.send(request).await.and_then(not_switched) },
+            async {
+                let call = pool.send_within(request, leave.clone());
+                call.await.and_then(not_switched)
+            },
             canonicalise(fingerprint, worker, room.units())
         );
         let class = StatusClass::from(answered.as_ref().ok().map(Response::status));
@@ -247,6 +259,7 @@ impl Call<'_> {
                 let (route, upstream) = (metrics.name().as_str(), &pool.upstream().name);
                 tracing::warn!(%record, route, upstream, %failure, "a keyed call failed");
                 return Called::Failed(match failure {
+                    SendFailure::NotSent(why) if why.is_without_leave() => Failure::WithoutLeave,
                     SendFailure::NotSent(_) => Failure::NotSent,
                     SendFailure::MaybeSent(_) => Failure::MaybeSent,
                 });
@@ -368,6 +381,7 @@ pub(super) async fn renewed<F: Future>(
     worker: &Worker,
     claim: &Claim,
     policy: &Policy,
+    leave: Option<&Leave>,
     work: F,
 ) -> F::Output {
     let mut work = std::pin::pin!(work);
@@ -376,6 +390,7 @@ pub(super) async fn renewed<F: Future>(
         if let Some(output) = worker.renewals.within(due, work.as_mut()).await {
             return output;
         }
+        let asked = Moment::now();
         // A store that is slow to answer does not hold up the work.
         let renewed = tokio::select! {
             biased;
@@ -383,7 +398,11 @@ pub(super) async fn renewed<F: Future>(
             renewed = worker.proxy.records.renew(claim, &policy.terms) => renewed,
         };
         match renewed {
-            Ok(Held::Yes) => {}
+            Ok(Held::Yes) => {
+                if let Some(leave) = leave {
+                    leave.extend(asked, policy.terms.lease);
+                }
+            }
             Ok(Held::Lost) => {
                 tracing::warn!(record = %claim.id().short(), "a claim was lost while its call runs");
                 return work.await;

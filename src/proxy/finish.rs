@@ -71,6 +71,7 @@ impl Finish<'_> {
         // Who joined waits by a time of its own: to it, a call that ended in nothing has failed.
         let (problem, joined) = match failure {
             Failure::NotSent => (Problem::UpstreamUnreachable, Problem::UpstreamUnreachable),
+            Failure::WithoutLeave => (Problem::StoreUnavailable, Problem::StoreUnavailable),
             Failure::MaybeSent => (Problem::UpstreamFailed, Problem::UpstreamFailed),
             Failure::TimedOut => (Problem::UpstreamTimeout, Problem::UpstreamFailed),
         };
@@ -220,7 +221,7 @@ impl Finish<'_> {
             ),
         );
         let worker = settling.worker;
-        let settlement = match renewed(worker, &claim, policy, passing).await {
+        let settlement = match renewed(worker, &claim, policy, None, passing).await {
             Ok(Passed::Whole) => Settlement::Release,
             Ok(Passed::BrokenOff) | Err(_) => Settlement::Unknown,
         };

@@ -36,7 +36,7 @@ use crate::{
     limit::Permit,
     store::{Begin, Bound, Runs, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics, StoreOp, StoreResult},
-    upstream::Received,
+    upstream::{Leave, Moment, Received},
 };
 
 /// A keyed request: where it came, and what names it there.
@@ -284,11 +284,11 @@ impl Visit<'_> {
                         return answer.unwrap_or_else(|| self.in_flight());
                     }
                 },
-                Boarding::Join(flight) => {
-                    if let Some(answer) = Box::pin(self.join(&flight, parts)).await {
-                        return answer;
-                    }
-                }
+                Boarding::Join(flight) => match Box::pin(self.join(&flight, parts)).await {
+                    Ok(Some(answer)) => return answer,
+                    Ok(None) => {}
+                    Err(error) => return self.failed(error, parts, buffered).await,
+                },
             }
         }
     }
@@ -362,6 +362,8 @@ impl Visit<'_> {
             return Led::answered(self.problem(&Problem::Overloaded, Outcome::Overloaded));
         };
         let begun = self.place.traced.map(|_| Instant::now());
+        // The claim's lease counts from when the store gave it, which is later.
+        let asked = Moment::now();
         let done = proxy.records.begin(&self.id, &self.ask()).await;
         if let (Some(traced), Some(begun)) = (self.place.traced, begun) {
             let result = done
@@ -379,6 +381,7 @@ impl Visit<'_> {
                     claim,
                     seat,
                     permit,
+                    leave: Leave::new(asked, self.policy().terms.lease),
                 }))
             }
             Ok(Begin::Found(found)) => {
@@ -393,7 +396,8 @@ impl Visit<'_> {
                 Led::answered(self.found(&found, parts).await)
             }
             Err(error) => {
-                seat.land(Landing::NotStarted);
+                // Each who joined would ask for itself else, one after the other, for as long as the store takes to fail.
+                seat.land(Landing::StoreFailed(error));
                 Led::Failed(error)
             }
         }
@@ -424,7 +428,13 @@ impl Visit<'_> {
             Some(Ok(First::Answer { response, outcome })) => {
                 Answer::new(*response, outcome).of(self.record())
             }
-            Some(Ok(First::Failed(problem))) => self.problem(&problem, Outcome::UpstreamFailure),
+            Some(Ok(First::Failed(problem))) => {
+                let outcome = match problem {
+                    Problem::StoreUnavailable => Outcome::StoreFailure,
+                    _ => Outcome::UpstreamFailure,
+                };
+                self.problem(&problem, outcome)
+            }
             // The task is gone without a word; its claim is left to its lease.
             Some(Err(_)) => self.problem(&Problem::UpstreamFailed, Outcome::UpstreamFailure),
             None => self.problem(&Problem::UpstreamTimeout, Outcome::UpstreamFailure),
@@ -476,4 +486,6 @@ pub(super) struct Start {
     pub(super) claim: crate::store::Claim,
     pub(super) seat: Seat,
     pub(super) permit: Permit,
+    /// For as long as the claim is surely held.
+    pub(super) leave: Leave,
 }

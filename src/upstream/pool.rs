@@ -30,6 +30,7 @@ use super::{
     framing::judge,
     heads::{MAX_HEAD_BYTES, Turn, Watching},
     http1::{Answer, Connection, Unfinished},
+    leave::Leave,
     multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
     origin::Origin,
     received::Received,
@@ -141,35 +142,52 @@ impl Pool {
 
     /// The same for those who know what time it is.
     pub fn send_at(&self, request: Request<OutgoingBody>, now: Instant) -> Call {
+        self.send_with(request, now, None)
+    }
+
+    /// The same for a request that is not begun once the `leave` to do so is over.
+    pub fn send_within(&self, request: Request<OutgoingBody>, leave: Leave) -> Call {
+        self.send_with(request, Instant::now(), Some(leave))
+    }
+
+    fn send_with(
+        &self,
+        request: Request<OutgoingBody>,
+        now: Instant,
+        leave: Option<Leave>,
+    ) -> Call {
+        if let Err(over) = still(leave.as_ref()) {
+            return Call(Way::Any(Box::pin(std::future::ready(Err(over)))));
+        }
         if !self.may_speak_http2()
             && let Some(connection) = self.take_idle(now)
         {
-            return Call(Way::Standing(self.exchange(
-                connection,
-                request,
-                Used::Before,
-            )));
+            let exchange = self.exchange(connection, request, Used::Before);
+            return Call(Way::Standing(exchange, leave));
         }
         let pool = self.clone();
         Call(Way::Any(Box::pin(async move {
-            pool.send_on_any(request).await
+            pool.send_on_any(request, leave).await
         })))
     }
 
     async fn send_on_any(
         &self,
         mut request: Request<OutgoingBody>,
+        leave: Option<Leave>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
         let deadline = Instant::now() + self.upstream().connect_timeout;
         let mut tries = 0;
         loop {
             let (stream, used) = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
                 Line::Http1(connection) => {
+                    still(leave.as_ref())?;
                     to_http1(&mut request);
                     return self.exchange_on_a_fresh_one(connection, request).await;
                 }
                 Line::Http2(stream, used) => (stream, used),
             };
+            still(leave.as_ref())?;
             to_http2(&mut request, self.upstream());
             let mut failed = match stream.send(request).await {
                 Ok(response) => return answered_on(stream, response),
@@ -205,6 +223,7 @@ impl Pool {
         &self,
         untouched: Box<Connection>,
         why: NotSent,
+        leave: Option<Leave>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
         let deadline = Instant::now() + self.upstream().connect_timeout;
         let mut fresh = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
@@ -215,6 +234,7 @@ impl Pool {
         if let Some(unasked) = fresh.unasked() {
             return Err(SendFailure::NotSent(NotSent::unused(unasked)));
         }
+        still(leave.as_ref())?;
         fresh.takes_over(*untouched);
         let on = Some((fresh, self.clone()));
         Exchange {
@@ -408,7 +428,7 @@ pub struct Call(Way);
 
 enum Way {
     /// On an HTTP/1 connection that stood.
-    Standing(Exchange),
+    Standing(Exchange, Option<Leave>),
     /// Making a connection is rare and its future large; boxed, it costs the others nothing.
     Any(Pin<Box<dyn Future<Output = Result<Response<UpstreamBody>, SendFailure>> + Send>>),
 }
@@ -417,14 +437,15 @@ impl Future for Call {
     type Output = Result<Response<UpstreamBody>, SendFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Way::Standing(exchange) = &mut self.0 {
+        if let Way::Standing(exchange, leave) = &mut self.0 {
             match (
                 ready!(Pin::new(&mut *exchange).poll(cx)),
                 exchange.on.take(),
             ) {
                 (Err(SendFailure::NotSent(why)), Some((untouched, pool))) => {
+                    let leave = leave.take();
                     self.0 = Way::Any(Box::pin(async move {
-                        pool.exchange_again(untouched, why).await
+                        pool.exchange_again(untouched, why, leave).await
                     }));
                 }
                 (outcome, _) => return Poll::Ready(outcome),
@@ -432,8 +453,16 @@ impl Future for Call {
         }
         match &mut self.0 {
             Way::Any(call) => call.as_mut().poll(cx),
-            Way::Standing(_) => Poll::Pending, // it was replaced above
+            Way::Standing(..) => Poll::Pending, // it was replaced above
         }
+    }
+}
+
+/// Whether a request may be begun now.
+fn still(leave: Option<&Leave>) -> Result<(), SendFailure> {
+    match leave {
+        Some(leave) if leave.is_over() => Err(SendFailure::NotSent(NotSent::without_leave())),
+        Some(_) | None => Ok(()),
     }
 }
 

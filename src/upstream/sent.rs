@@ -40,6 +40,8 @@ enum Cause {
     GivenBack(hyper::Error),
     /// The connection was closed, broken or spoken on before the request was begun.
     NotQuiet(io::Result<usize>),
+    /// There was a way to the upstream, but no leave any more to begin a request.
+    NoLeave,
     /// The upstream reset the stream with `REFUSED_STREAM`: nothing of it was processed (RFC 9113, section 8.7).
     RefusedStream,
     /// The upstream ended the handshake after ours was done: it does not take the certificate, so that it has decrypted no request
@@ -131,6 +133,17 @@ impl NotSent {
         Self(Cause::Connect(why))
     }
 
+    /// The leave to begin it was over.
+    pub(super) fn without_leave() -> Self {
+        Self(Cause::NoLeave)
+    }
+
+    /// Whether it was not begun because the leave to do so was over.
+    #[must_use]
+    pub fn is_without_leave(&self) -> bool {
+        matches!(self.0, Cause::NoLeave)
+    }
+
     /// A connection that the upstream has done this to `unasked` before anything was written to it.
     pub(super) fn unused(unasked: io::Result<usize>) -> Self {
         let alert = unasked.as_ref().err().and_then(certificate_alert);
@@ -169,6 +182,7 @@ impl fmt::Display for NotSent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Cause::Connect(why) => fmt::Display::fmt(why, f),
+            Cause::NoLeave => f.write_str("it came too late to be begun"),
             Cause::RefusedStream => f.write_str("the upstream refused the stream"),
             Cause::CertificateRefused(alert) => {
                 write!(f, "the upstream does not take the certificate: {alert:?}")

@@ -10,7 +10,7 @@ use crate::{
     core::{policy::InFlight, problem::Problem},
     flight::{Flight, Landing},
     proxy::answer::{self, Answer},
-    store::Runs,
+    store::{Runs, StoreError},
     telemetry::metrics::{Limit, Outcome},
 };
 
@@ -21,6 +21,8 @@ enum Joined {
     Nothing,
     /// The call runs on another proxy.
     Elsewhere,
+    /// The store gave its leader no claim.
+    StoreFailed(StoreError),
 }
 
 impl Joined {
@@ -32,8 +34,15 @@ impl Joined {
 impl Visit<'_> {
     /// Joins a flight; `None`: it came to nothing, and the record is to be looked at again.
     ///
+    /// # Errors
+    /// What the store said to its leader.
+    ///
     /// Dropping the future gives the place up and changes nothing else.
-    pub(super) async fn join(&self, flight: &Arc<Flight>, parts: &Parts) -> Option<Answer> {
+    pub(super) async fn join(
+        &self,
+        flight: &Arc<Flight>,
+        parts: &Parts,
+    ) -> Result<Option<Answer>, StoreError> {
         let policy = self.policy();
         let patience = Instant::now() + policy.wait_timeout;
         let waiting = self.worker.joins.within(patience, async {
@@ -57,11 +66,12 @@ impl Visit<'_> {
         });
         let answer = match waiting.await {
             Some(Joined::Answer(answer)) => *answer,
-            Some(Joined::Nothing) => return None,
+            Some(Joined::Nothing) => return Ok(None),
+            Some(Joined::StoreFailed(error)) => return Err(error),
             // Its leader has seen it run: nobody who has joined it executes, however soon it ended.
             Some(Joined::Elsewhere) => {
                 let answer = Box::pin(self.join_elsewhere(parts, Runs::Surely)).await;
-                return Some(answer.unwrap_or_else(|| self.in_flight()));
+                return Ok(Some(answer.unwrap_or_else(|| self.in_flight())));
             }
             // A wait that is over is a conflict, never a call of its own.
             None => self.in_flight(),
@@ -70,19 +80,23 @@ impl Visit<'_> {
         if answer.outcome == Outcome::Joined
             && let Err(denied) = self.permitted(parts).await
         {
-            return Some(*denied);
+            return Ok(Some(*denied));
         }
-        Some(answer)
+        Ok(Some(answer))
     }
 
     fn landed(&self, landing: Landing, flight: &Flight, parts: &Parts) -> Joined {
-        let unsaid = matches!(landing, Landing::NotStarted | Landing::Elsewhere);
+        let unsaid = matches!(
+            landing,
+            Landing::NotStarted | Landing::Elsewhere | Landing::StoreFailed(_)
+        );
         if !unsaid && !flight.is_of(&self.fingerprint) {
             return Joined::Nothing; // it landed before its request could be compared: the record says what is what
         }
         let policy = self.policy();
         match landing {
             Landing::Elsewhere if policy.in_flight == InFlight::Wait => Joined::Elsewhere,
+            Landing::StoreFailed(error) => Joined::StoreFailed(error),
             Landing::NotStarted | Landing::Elsewhere => Joined::Nothing,
             Landing::Complete(record) => match answer::stored(&record) {
                 Some(stored) => {
@@ -103,6 +117,7 @@ impl Visit<'_> {
             Landing::Failed(problem) => {
                 let outcome = match problem {
                     Problem::Overloaded => Outcome::Overloaded,
+                    Problem::StoreUnavailable => Outcome::StoreFailure,
                     _ => Outcome::UpstreamFailure,
                 };
                 Joined::answer(self.problem(&problem, outcome))
