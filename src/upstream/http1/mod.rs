@@ -1,7 +1,7 @@
 //! One HTTP/1 connection to an upstream, driven by whoever has a request on it.
 //!
-//! There is no task behind it, but where an answer comes early (`early`): the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
-//! the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
+//! There is no task behind it, but where an answer comes early: the future that waits for an answer writes the request and reads the head,
+//! and whoever reads the body reads the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
 //! - a request may still go out while its answer comes in, and an upstream that takes no more of it may have answered all the same.
@@ -59,6 +59,7 @@ pub(super) struct Connection {
     method: Method,
     after: After,
     order: Order,
+    reading: Reading,
     out: Out,
     body: Option<OutgoingBody>,
     encoding: Encoding,
@@ -86,6 +87,15 @@ enum Sending {
     Whole,
     /// The same, into a connection that took no more.
     Lost,
+}
+
+/// What of an answer is read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Nothing: the last one has come whole.
+    Idle,
+    Head,
+    Body,
 }
 
 /// When the head of the answer came.
@@ -152,6 +162,7 @@ impl Connection {
             method: Method::GET,
             after: After::Reuse,
             order: Order::Behind,
+            reading: Reading::Idle,
             out: Out::default(),
             body: None,
             encoding: Encoding::Nothing,
@@ -180,6 +191,8 @@ impl Connection {
 
     /// Takes a request, of which nothing is written yet. The connection has to be idle.
     pub(super) fn begin(&mut self, mut request: Request<OutgoingBody>) {
+        debug_assert_eq!(self.reading, Reading::Idle, "an answer is under way");
+        self.reading = Reading::Head;
         self.lines.reset();
         self.interim = 0;
         self.written = 0;
@@ -203,6 +216,8 @@ impl Connection {
 
     /// Takes over the request of a connection that nothing of it was written to. This one has to be idle.
     pub(super) fn takes_over(&mut self, from: Self) {
+        debug_assert_eq!(self.reading, Reading::Idle, "an answer is under way");
+        self.reading = Reading::Head;
         self.lines.reset();
         self.interim = 0;
         self.written = 0;
@@ -252,6 +267,7 @@ impl Connection {
                 continue;
             }
             self.after = head.after;
+            self.reading = Reading::Body;
             self.order = if self.is_sent() {
                 Order::Behind
             } else {
@@ -279,9 +295,15 @@ impl Connection {
     /// Whether another request may follow: the last one was answered behind its own end, and nothing stands in the way.
     pub(super) fn may_follow(&self) -> bool {
         self.sending == Sending::Whole
+            && self.reading == Reading::Idle
             && self.after == After::Reuse
             && self.order == Order::Behind
             && self.input.is_empty()
+    }
+
+    /// The answer's body has come whole.
+    const fn answered(&mut self) {
+        self.reading = Reading::Idle;
     }
 
     /// What becomes of the rest of a request whose answer has come whole. Of an unwanted one nothing more is written; what is left of its
