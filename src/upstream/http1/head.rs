@@ -48,7 +48,9 @@ impl Lines {
             let end = end.filter(|end| bytes.get(*end) == Some(&b'\r'));
             let end = end.ok_or(BadHead::BareLineFeed)?;
             self.seen = at + 1;
-            if end > line {
+            if end > line && self.ends.len() > MAX_FIELDS {
+                return Err(BadHead::TooManyFields);
+            } else if end > line {
                 self.ends.push(end);
             } else if self.ends.is_empty() {
                 return Err(BadHead::NoStatusLine);
@@ -110,9 +112,6 @@ impl Head {
             return Err("it has no status line");
         };
         let (version, status, reason) = status_line(bytes.get(..*first).unwrap_or_default())?;
-        if ends.len() > MAX_FIELDS {
-            return Err("its head has over 100 fields");
-        }
         let mut fields = HeaderMap::with_capacity(ends.len().max(ROOM));
         let mut said = Said::default();
         let mut asks = Asks::Nothing;
@@ -397,6 +396,11 @@ mod tests {
         let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(count));
         assert!(read(&fields(MAX_FIELDS)).is_ok());
         assert!(read(&fields(MAX_FIELDS + 1)).is_err_and(|why| why.contains("100 fields")));
+        // It is refused as soon as it is known, and no more of it is kept.
+        let mut lines = Lines::default();
+        let unfinished = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MAX_FIELDS + 1));
+        assert_eq!(lines.end(unfinished.as_bytes()), Err(BadHead::TooManyFields));
+        assert_eq!(lines.ends.len(), MAX_FIELDS + 1, "the status line too");
         let mut lines = Lines::default();
         let long = "x".repeat(MAX_HEAD_BYTES + 1);
         assert_eq!(lines.end(long.as_bytes()), Err(BadHead::TooLarge));

@@ -324,6 +324,9 @@ impl Connection {
             self.room = LEAST_READ;
             self.input = BytesMut::new();
         }
+        if self.out.front.capacity() > LEAST_READ {
+            self.out.front = Vec::new();
+        }
     }
 
     /// Sends on; ready when the request has gone out whole.

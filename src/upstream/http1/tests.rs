@@ -76,3 +76,13 @@ async fn another_request_may_follow_behind_the_answers_end_alone() {
     connection.answered();
     assert!(connection.may_follow());
 }
+
+#[tokio::test]
+async fn an_idle_connection_does_not_keep_the_room_of_a_large_head() {
+    let (mut connection, _upstream) = connection();
+    let request = Request::get("/").header("x", "x".repeat(60_000));
+    connection.begin(request.body(OutgoingBody::Whole(None)).unwrap());
+    assert!(connection.out.front.capacity() >= 60_000);
+    connection.rests();
+    assert!(connection.out.front.capacity() <= LEAST_READ);
+}
