@@ -49,7 +49,9 @@ use super::{
 pub(super) struct Connection {
     wire: Wire,
     /// When it is too old for another request; `None`: never.
-    pub(super) ends: Option<Instant>,
+    ends: Option<Instant>,
+    /// How long it may be idle, where the upstream has said so.
+    rests_for: Option<Duration>,
     /// What was read and not taken yet.
     input: BytesMut,
     /// So much is read at a time.
@@ -155,6 +157,7 @@ impl Connection {
         Self {
             wire,
             ends,
+            rests_for: None,
             input: BytesMut::new(),
             room: LEAST_READ,
             lines: Lines::default(),
@@ -267,6 +270,7 @@ impl Connection {
                 continue;
             }
             self.after = head.after;
+            self.rests_for = head.rests_for;
             self.reading = Reading::Body;
             self.order = if self.is_sent() {
                 Order::Behind
@@ -316,6 +320,15 @@ impl Connection {
             self.sending = Sending::Deaf;
         }
         Remainder::Unwanted
+    }
+
+    /// When it may not take another request any more, idle since `now`; `None`: never.
+    pub(super) fn ends(&self, now: Instant) -> Option<Instant> {
+        let rested = self.rests_for.and_then(|time| now.checked_add(time));
+        match (self.ends, rested) {
+            (Some(ends), Some(rested)) => Some(ends.min(rested)),
+            (ends, rested) => ends.or(rested),
+        }
     }
 
     /// Makes it small for the time that it is idle.
