@@ -440,7 +440,10 @@ mod tests {
         // It is refused as soon as it is known, and no more of it is kept.
         let mut lines = Lines::default();
         let unfinished = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MAX_FIELDS + 1));
-        assert_eq!(lines.end(unfinished.as_bytes()), Err(BadHead::TooManyFields));
+        assert_eq!(
+            lines.end(unfinished.as_bytes()),
+            Err(BadHead::TooManyFields)
+        );
         assert_eq!(lines.ends.len(), MAX_FIELDS + 1, "the status line too");
         let mut lines = Lines::default();
         let long = "x".repeat(MAX_HEAD_BYTES + 1);

@@ -4,10 +4,11 @@
 //! and whoever reads the body reads the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
-//! - a request may still go out while its answer comes in, and an upstream that takes no more of it may have answered all the same.
+//! - `early` sends what is left of a request whose answer's head has come; an upstream that takes no more of one may have answered all the
+//!   same, and is read to its end.
 //!
-//! States of a connection: idle → exchanging (from [`Connection::begin`]) → idle again, where [`Connection::may_follow`]. Dropped at any
-//! point it closes.
+//! States of a connection: idle → the answer's head (from [`Connection::begin`]) → its body → idle again, where
+//! [`Connection::may_follow`]. Dropped at any point it closes.
 
 mod answer;
 mod chunked;

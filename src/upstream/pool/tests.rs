@@ -121,7 +121,11 @@ async fn a_connection_rests_no_longer_than_its_upstream_says() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
     pass(Duration::from_secs(299)).await;
     ask(&pool).await;
-    assert_eq!(connections.load(Ordering::SeqCst), 2, "it may close any moment");
+    assert_eq!(
+        connections.load(Ordering::SeqCst),
+        2,
+        "it may close any moment"
+    );
     pass(Duration::from_secs(299)).await;
     pool.drop_old();
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
