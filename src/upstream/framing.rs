@@ -13,7 +13,8 @@ use http::{
 pub(super) enum After {
     /// It may serve another request.
     Reuse,
-    /// It is closed: the answer has no body, but its head tells of one, which may follow all the same.
+    /// It is closed: the upstream says so, or the answer ends with it, or the answer has no body but its head tells of one, which may
+    /// follow all the same.
     Close,
 }
 

@@ -31,6 +31,7 @@ pub(super) enum BadHead {
     BareLineFeed,
     NoStatusLine,
     TooLarge,
+    TooManyFields,
     TooManyInterim,
 }
 
@@ -41,6 +42,7 @@ impl BadHead {
             Self::BareLineFeed => "a line of an answer's head ends with a bare LF",
             Self::NoStatusLine => "an answer begins with an empty line",
             Self::TooLarge => "an answer's head is over 64 KiB",
+            Self::TooManyFields => "an answer's head has over 100 fields",
             Self::TooManyInterim => "over 100 interim answers came before the answer",
         }
     }

@@ -1,7 +1,7 @@
 //! The side of the upstream: connections, their pool, and evidence of what was sent.
 //!
-//! HTTP/1 connections are our own, HTTP/2 is hyper's connection-level client. Both tell a request that was never started, the best proof that
-//! nothing was sent beside a connection that could not be made, from one of which a byte may have gone out.
+//! HTTP/1 connections are our own, but for those that may switch protocols; those, and HTTP/2, are hyper's connection-level client. Each tells
+//! a request of which nothing went out from one of which a byte may have.
 //!
 //! - [`Origin`] is one upstream as all workers share it, [`Pool`] one worker's connections to it;
 //! - `connect` makes them (`addresses`, `wire`): name, addresses, TLS, HTTP/1.1 or HTTP/2; `multiplexed` has those that serve many requests at a time;

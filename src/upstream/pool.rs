@@ -62,6 +62,8 @@ struct Inner {
 struct Idle {
     connection: Box<Connection>,
     since: Instant,
+    /// When it is too old, or has been idle for longer than the upstream said that it would wait; `None`: never.
+    ends: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,8 @@ fn is_over(ends: Option<Instant>, now: Instant) -> bool {
 }
 
 impl Pool {
-    /// An empty pool for this upstream. Connections are driven by tasks of `tasks`.
+    /// An empty pool for this upstream. Of `tasks` are those that drive HTTP/2 connections, and those that send what is left of a request
+    /// whose answer came early.
     #[must_use]
     pub fn new(origin: Arc<Origin>, tasks: Tasks) -> Self {
         let may_speak_http2 = match (origin.upstream.protocol, &origin.upstream.tls) {
@@ -121,7 +124,7 @@ impl Pool {
         &self.0.capture_timers
     }
 
-    /// Where what lives as long as a connection runs.
+    /// Where what is left of a request runs.
     pub(super) fn tasks(&self) -> &Tasks {
         &self.0.tasks
     }
@@ -267,11 +270,11 @@ impl Pool {
         while let Some(Idle {
             mut connection,
             since,
+            ends,
         }) = idle.pop()
         {
             inner.origin.idle_total.fetch_sub(1, Ordering::Relaxed);
-            let fresh =
-                oldest.is_none_or(|oldest| since > oldest) && !is_over(connection.ends, now);
+            let fresh = oldest.is_none_or(|oldest| since > oldest) && !is_over(ends, now);
             if fresh && connection.unasked().is_none() {
                 return Some(connection);
             }
@@ -286,8 +289,9 @@ impl Pool {
         let max = self.upstream().max_idle_connections;
         let room = |total: usize| (total < max).then_some(total + 1);
         let now = Instant::now();
+        let ends = connection.ends(now);
         if connection.may_follow()
-            && !is_over(connection.ends, now)
+            && !is_over(ends, now)
             && inner
                 .origin
                 .idle_total
@@ -298,6 +302,7 @@ impl Pool {
             inner.idle.lock().push(Idle {
                 connection,
                 since: now,
+                ends,
             });
         }
     }
@@ -312,7 +317,7 @@ impl Pool {
             let before = idle.len();
             idle.retain_mut(|one| {
                 one.connection.unasked().is_none()
-                    && !is_over(one.connection.ends, now)
+                    && !is_over(one.ends, now)
                     && now.duration_since(one.since) < idle_timeout
             });
             inner

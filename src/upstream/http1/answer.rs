@@ -37,6 +37,8 @@ enum Left {
     Length(u64),
     Chunked(Chunked),
     UntilClose,
+    /// Something, but it does not come.
+    Broken,
 }
 
 impl Answer {
@@ -76,7 +78,7 @@ impl Answer {
         match self.left {
             Left::Nothing => SizeHint::with_exact(0),
             Left::Length(left) => SizeHint::with_exact(left),
-            Left::Chunked(_) | Left::UntilClose => SizeHint::default(),
+            Left::Chunked(_) | Left::UntilClose | Left::Broken => SizeHint::default(),
         }
     }
 
@@ -112,7 +114,7 @@ impl Answer {
         loop {
             let input = &mut connection.input;
             match left {
-                Left::Nothing => return Poll::Ready(Ok(None)),
+                Left::Nothing | Left::Broken => return Poll::Ready(Ok(None)),
                 Left::Length(count) if !input.is_empty() => {
                     let here = usize::try_from(*count).unwrap_or(usize::MAX);
                     let data = input.split_to(here.min(input.len())).freeze();
@@ -150,7 +152,7 @@ impl Answer {
     }
 
     fn broken(&mut self, why: Unfinished) -> Unfinished {
-        self.left = Left::Nothing;
+        self.left = Left::Broken;
         self.on = None;
         why
     }
@@ -158,7 +160,10 @@ impl Answer {
     /// The answer has come whole.
     fn ended(&mut self) {
         match self.on.take() {
-            Some(On::Alone(connection, pool)) => pool.keep(connection),
+            Some(On::Alone(mut connection, pool)) => {
+                connection.answered();
+                pool.keep(connection);
+            }
             Some(On::Shared(early)) => early.answered(),
             None => {}
         }

@@ -1,5 +1,7 @@
 //! Heads of answers: where they end, and what they say.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version,
@@ -48,7 +50,9 @@ impl Lines {
             let end = end.filter(|end| bytes.get(*end) == Some(&b'\r'));
             let end = end.ok_or(BadHead::BareLineFeed)?;
             self.seen = at + 1;
-            if end > line {
+            if end > line && self.ends.len() > MAX_FIELDS {
+                return Err(BadHead::TooManyFields);
+            } else if end > line {
                 self.ends.push(end);
             } else if self.ends.is_empty() {
                 return Err(BadHead::NoStatusLine);
@@ -76,6 +80,8 @@ pub(in crate::upstream) struct Head {
     pub(in crate::upstream) fields: HeaderMap,
     pub(in crate::upstream) body: Framing,
     pub(super) after: After,
+    /// How long the connection may be idle, where the upstream says when it closes it; with a second to spare for the way.
+    pub(super) rests_for: Option<Duration>,
 }
 
 /// How an answer's body ends.
@@ -110,12 +116,10 @@ impl Head {
             return Err("it has no status line");
         };
         let (version, status, reason) = status_line(bytes.get(..*first).unwrap_or_default())?;
-        if ends.len() > MAX_FIELDS {
-            return Err("its head has over 100 fields");
-        }
         let mut fields = HeaderMap::with_capacity(ends.len().max(ROOM));
         let mut said = Said::default();
         let mut asks = Asks::Nothing;
+        let mut rests_for = None;
         let mut line = first + 2;
         for end in ends {
             let (name, value) = field(bytes, line, *end)?;
@@ -126,6 +130,8 @@ impl Head {
                 said.coding(&value)?;
             } else if name == CONNECTION {
                 asks = asks.and(&value);
+            } else if name == KEEP_ALIVE {
+                rests_for = idle_seconds(&value).or(rests_for);
             }
             fields.append(name, value);
         }
@@ -135,7 +141,8 @@ impl Head {
             Asks::Close => false,
             Asks::KeepAlive => true,
         };
-        if !stays {
+        let rests_for = rests_for.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
+        if !stays || rests_for == Some(Duration::ZERO) {
             after = After::Close;
         }
         let body = if *method == Method::HEAD || has_no_body(status) {
@@ -161,6 +168,7 @@ impl Head {
             fields,
             body,
             after,
+            rests_for,
         })
     }
 }
@@ -197,6 +205,18 @@ impl Asks {
             said => said,
         }
     }
+}
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+
+/// The number of `timeout` in a `Keep-Alive` (RFC 2068, section 19.7.1.1).
+fn idle_seconds(line: &HeaderValue) -> Option<u64> {
+    let mut parameters = line.to_str().ok()?.split(',');
+    parameters.find_map(|parameter| {
+        let (name, seconds) = parameter.split_once('=')?;
+        let named = name.trim().eq_ignore_ascii_case("timeout");
+        named.then(|| seconds.trim().parse().ok())?
+    })
 }
 
 fn status_line(line: &[u8]) -> Result<(Version, StatusCode, Option<ReasonPhrase>), &'static str> {
@@ -348,6 +368,26 @@ mod tests {
     }
 
     #[test]
+    fn a_head_says_how_long_its_connection_may_be_idle() {
+        for (field, rests_for, after) in [
+            ("Keep-Alive: timeout=5, max=9", Some(4), After::Reuse),
+            ("Keep-Alive: max=9,Timeout = 2", Some(1), After::Reuse),
+            ("Keep-Alive: timeout=1", Some(0), After::Close),
+            ("Keep-Alive: timeout=0", Some(0), After::Close),
+            ("Keep-Alive: timeout=soon", None, After::Reuse),
+            ("Keep-Alive: timeout", None, After::Reuse),
+            ("Keep-Alive: 300", None, After::Reuse),
+        ] {
+            let head = read(&format!(
+                "HTTP/1.1 200 OK\r\n{field}\r\nContent-Length: 0\r\n\r\n"
+            ));
+            let head = head.unwrap();
+            let said = head.rests_for.map(|time| time.as_secs());
+            assert_eq!((said, head.after), (rests_for, after), "{field}");
+        }
+    }
+
+    #[test]
     fn fields_come_as_they_were_sent() {
         let head = read("HTTP/1.1 299 Odd one\r\nA:\r\na: \t x y\t \r\nB:z:\r\n\r\n").unwrap();
         assert_eq!(head.status.as_u16(), 299);
@@ -397,6 +437,14 @@ mod tests {
         let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(count));
         assert!(read(&fields(MAX_FIELDS)).is_ok());
         assert!(read(&fields(MAX_FIELDS + 1)).is_err_and(|why| why.contains("100 fields")));
+        // It is refused as soon as it is known, and no more of it is kept.
+        let mut lines = Lines::default();
+        let unfinished = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MAX_FIELDS + 1));
+        assert_eq!(
+            lines.end(unfinished.as_bytes()),
+            Err(BadHead::TooManyFields)
+        );
+        assert_eq!(lines.ends.len(), MAX_FIELDS + 1, "the status line too");
         let mut lines = Lines::default();
         let long = "x".repeat(MAX_HEAD_BYTES + 1);
         assert_eq!(lines.end(long.as_bytes()), Err(BadHead::TooLarge));

@@ -1,13 +1,14 @@
 //! One HTTP/1 connection to an upstream, driven by whoever has a request on it.
 //!
-//! There is no task behind it, but where an answer comes early (`early`): the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
-//! the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
+//! There is no task behind it, but where an answer comes early: the future that waits for an answer writes the request and reads the head,
+//! and whoever reads the body reads the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
-//! - a request may still go out while its answer comes in, and an upstream that takes no more of it may have answered all the same.
+//! - `early` sends what is left of a request whose answer's head has come; an upstream that takes no more of one may have answered all the
+//!   same, and is read to its end.
 //!
-//! States of a connection: idle → exchanging (from [`Connection::begin`]) → idle again, where [`Connection::may_follow`]. Dropped at any
-//! point it closes.
+//! States of a connection: idle → the answer's head (from [`Connection::begin`]) → its body → idle again, where
+//! [`Connection::may_follow`]. Dropped at any point it closes.
 
 mod answer;
 mod chunked;
@@ -49,7 +50,9 @@ use super::{
 pub(super) struct Connection {
     wire: Wire,
     /// When it is too old for another request; `None`: never.
-    pub(super) ends: Option<Instant>,
+    ends: Option<Instant>,
+    /// How long it may be idle, where the upstream has said so.
+    rests_for: Option<Duration>,
     /// What was read and not taken yet.
     input: BytesMut,
     /// So much is read at a time.
@@ -59,6 +62,7 @@ pub(super) struct Connection {
     method: Method,
     after: After,
     order: Order,
+    reading: Reading,
     out: Out,
     body: Option<OutgoingBody>,
     encoding: Encoding,
@@ -86,6 +90,15 @@ enum Sending {
     Whole,
     /// The same, into a connection that took no more.
     Lost,
+}
+
+/// What of an answer is read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Nothing: the last one has come whole.
+    Idle,
+    Head,
+    Body,
 }
 
 /// When the head of the answer came.
@@ -145,6 +158,7 @@ impl Connection {
         Self {
             wire,
             ends,
+            rests_for: None,
             input: BytesMut::new(),
             room: LEAST_READ,
             lines: Lines::default(),
@@ -152,6 +166,7 @@ impl Connection {
             method: Method::GET,
             after: After::Reuse,
             order: Order::Behind,
+            reading: Reading::Idle,
             out: Out::default(),
             body: None,
             encoding: Encoding::Nothing,
@@ -180,6 +195,8 @@ impl Connection {
 
     /// Takes a request, of which nothing is written yet. The connection has to be idle.
     pub(super) fn begin(&mut self, mut request: Request<OutgoingBody>) {
+        debug_assert_eq!(self.reading, Reading::Idle, "an answer is under way");
+        self.reading = Reading::Head;
         self.lines.reset();
         self.interim = 0;
         self.written = 0;
@@ -203,6 +220,8 @@ impl Connection {
 
     /// Takes over the request of a connection that nothing of it was written to. This one has to be idle.
     pub(super) fn takes_over(&mut self, from: Self) {
+        debug_assert_eq!(self.reading, Reading::Idle, "an answer is under way");
+        self.reading = Reading::Head;
         self.lines.reset();
         self.interim = 0;
         self.written = 0;
@@ -252,6 +271,8 @@ impl Connection {
                 continue;
             }
             self.after = head.after;
+            self.rests_for = head.rests_for;
+            self.reading = Reading::Body;
             self.order = if self.is_sent() {
                 Order::Behind
             } else {
@@ -279,9 +300,15 @@ impl Connection {
     /// Whether another request may follow: the last one was answered behind its own end, and nothing stands in the way.
     pub(super) fn may_follow(&self) -> bool {
         self.sending == Sending::Whole
+            && self.reading == Reading::Idle
             && self.after == After::Reuse
             && self.order == Order::Behind
             && self.input.is_empty()
+    }
+
+    /// The answer's body has come whole.
+    const fn answered(&mut self) {
+        self.reading = Reading::Idle;
     }
 
     /// What becomes of the rest of a request whose answer has come whole. Of an unwanted one nothing more is written; what is left of its
@@ -296,11 +323,23 @@ impl Connection {
         Remainder::Unwanted
     }
 
+    /// When it may not take another request any more, idle since `now`; `None`: never.
+    pub(super) fn ends(&self, now: Instant) -> Option<Instant> {
+        let rested = self.rests_for.and_then(|time| now.checked_add(time));
+        match (self.ends, rested) {
+            (Some(ends), Some(rested)) => Some(ends.min(rested)),
+            (ends, rested) => ends.or(rested),
+        }
+    }
+
     /// Makes it small for the time that it is idle.
     pub(super) fn rests(&mut self) {
         if self.room > LEAST_READ {
             self.room = LEAST_READ;
             self.input = BytesMut::new();
+        }
+        if self.out.front.capacity() > LEAST_READ {
+            self.out.front = Vec::new();
         }
     }
 

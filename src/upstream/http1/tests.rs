@@ -63,3 +63,26 @@ async fn a_connection_that_was_closed_before_the_first_byte_leaves_the_request_w
     let count = upstream.read(&mut sent).await.unwrap();
     assert_eq!(&sent[..count], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
 }
+
+#[tokio::test]
+async fn another_request_may_follow_behind_the_answers_end_alone() {
+    let (mut connection, mut upstream) = connection();
+    connection.begin(get());
+    assert!(!connection.may_follow());
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
+    upstream.write_all(answer).await.unwrap();
+    poll_fn(|cx| connection.poll_head(cx)).await.unwrap();
+    assert!(!connection.may_follow(), "its body is still to come");
+    connection.answered();
+    assert!(connection.may_follow());
+}
+
+#[tokio::test]
+async fn an_idle_connection_does_not_keep_the_room_of_a_large_head() {
+    let (mut connection, _upstream) = connection();
+    let request = Request::get("/").header("x", "x".repeat(60_000));
+    connection.begin(request.body(OutgoingBody::Whole(None)).unwrap());
+    assert!(connection.out.front.capacity() >= 60_000);
+    connection.rests();
+    assert!(connection.out.front.capacity() <= LEAST_READ);
+}

@@ -106,6 +106,31 @@ async fn a_connection_to_an_address_stays() {
     assert_eq!(connections.load(Ordering::SeqCst), 2, "idle for too long");
 }
 
+#[tokio::test]
+async fn a_connection_rests_no_longer_than_its_upstream_says() {
+    let (port, connections, _told) = scripted(|mut stream, _| {
+        while read_head(&mut stream).is_some() {
+            let head = b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=300\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(head).unwrap();
+        }
+    });
+    let pool = pool("127.0.0.1", port);
+    ask(&pool).await;
+    pass(Duration::from_secs(200)).await;
+    ask(&pool).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+    pass(Duration::from_secs(299)).await;
+    ask(&pool).await;
+    assert_eq!(
+        connections.load(Ordering::SeqCst),
+        2,
+        "it may close any moment"
+    );
+    pass(Duration::from_secs(299)).await;
+    pool.drop_old();
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
+}
+
 /// A server that serves each connection by `serve`; the number of its connections.
 fn scripted(
     serve: impl Fn(TcpStream, &mpsc::Sender<()>) + Send + Sync + 'static,
@@ -384,6 +409,9 @@ async fn an_answer_that_breaks_off_is_none() {
     });
     let pool = pool("127.0.0.1", port);
     let response = pool.send(get()).await.unwrap();
-    assert!(response.into_body().collect().await.is_err());
+    let mut body = response.into_body();
+    while body.frame().await.unwrap().is_ok() {}
+    assert!(!http_body::Body::is_end_stream(&body), "it has no end");
+    assert!(body.frame().await.is_none(), "it is told once");
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
 }
