@@ -451,7 +451,14 @@ fn room(config: &Config) -> usize {
     let (wanted, open_files) = (config.server.max_connections, descriptors::limit());
     let listeners = config.server.listen.len() + config.admin.listen.len();
     let room = descriptors::fitting(wanted, open_files, config.server.threads(), listeners);
-    if room < wanted {
+    if room < wanted && config.server.takes_the_usual_connections() {
+        tracing::info!(
+            max_connections = wanted,
+            in_force = room,
+            open_files,
+            "the limit of open files has room for less than the default of max_connections; a lower one is in force"
+        );
+    } else if room < wanted {
         tracing::warn!(
             max_connections = wanted,
             in_force = room,

@@ -121,6 +121,9 @@ enum Other {
     #[command(subcommand)]
     Records(records::Words),
     /// Tell a running proxy to drain, and wait until what runs has finished
+    #[command(
+        override_usage = "idem-proxy drain <--config FILE | --admin URL [--token-file FILE]>"
+    )]
     Drain(Place),
 }
 

@@ -96,7 +96,18 @@ impl Section<'_> {
         default: Option<Value>,
         convert: impl FnOnce(&Value) -> Option<Result<T, Refusal>>,
     ) -> Option<T> {
-        let (node, path) = self.take(key, kind, default)?;
+        self.read_of(key, kind, default, None, convert)
+    }
+
+    fn read_of<T>(
+        &mut self,
+        key: &'static str,
+        kind: Kind,
+        default: Option<Value>,
+        allowed: Option<&str>,
+        convert: impl FnOnce(&Value) -> Option<Result<T, Refusal>>,
+    ) -> Option<T> {
+        let (node, path) = self.take_of(key, kind, default, allowed)?;
         match convert(&node.value)? {
             Ok(value) => Some(value),
             Err(refusal) => {
@@ -114,6 +125,20 @@ impl Section<'_> {
         parse: impl FnOnce(&str) -> Result<T, Refusal>,
     ) -> Option<T> {
         self.read(key, Kind::Text, Some(Value::text(default)), |value| {
+            value.as_text().map(parse)
+        })
+    }
+
+    /// A string of a form, parsed; what is no string is told the form too.
+    pub(super) fn text_of<T>(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        form: &str,
+        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        let default = Some(Value::text(default));
+        self.read_of(key, Kind::Text, default, Some(form), |value| {
             value.as_text().map(parse)
         })
     }
@@ -150,20 +175,20 @@ impl Section<'_> {
         default: &str,
         least: Duration,
     ) -> Option<Duration> {
-        self.text(key, default, |text| duration(text, least))
+        self.text_of(key, default, &durations(least), |text| {
+            duration(text, least)
+        })
     }
 
     /// A size in bytes, at least 1 B.
     pub(super) fn size<T: TryFrom<u64>>(&mut self, key: &'static str, default: &str) -> Option<T> {
-        self.text(key, default, |text| {
+        let sizes = "a size such as \"512B\", \"64KiB\", \"1MiB\", \"4GiB\"";
+        self.text_of(key, default, sizes, |text| {
             let bytes = units::size(text).and_then(|bytes| match bytes {
                 0 => Err("it is nothing"),
                 bytes => T::try_from(bytes).map_err(|_| "it is too large"),
             });
-            bytes.map_err(|why| {
-                Refusal::wrong(why)
-                    .allowed("a size such as \"512B\", \"64KiB\", \"1MiB\", \"4GiB\"")
-            })
+            bytes.map_err(|why| Refusal::wrong(why).allowed(sizes))
         })
     }
 
@@ -174,14 +199,16 @@ impl Section<'_> {
         default: i64,
         range: RangeInclusive<i64>,
     ) -> Option<T> {
-        self.read(key, Kind::Whole, Some(Value::Whole(default)), |value| {
+        let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+        let (kind, default) = (Kind::Whole, Some(Value::Whole(default)));
+        self.read_of(key, kind, default, Some(&allowed), |value| {
             let number = value.as_whole()?;
             let within = range
                 .contains(&number)
                 .then(|| T::try_from(number).ok())
                 .flatten();
-            let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-            Some(within.ok_or_else(|| Refusal::wrong("it makes no sense here").allowed(allowed)))
+            let refusal = || Refusal::wrong("it makes no sense here").allowed(allowed.as_str());
+            Some(within.ok_or_else(refusal))
         })
     }
 
@@ -304,11 +331,15 @@ pub(super) fn duration(text: &str, least: Duration) -> Result<Duration, Refusal>
         span if span > units::LONGEST => Err("it is too long"),
         span => Ok(span),
     });
+    read.map_err(|why| Refusal::wrong(why).allowed(durations(least)))
+}
+
+/// What a duration from `least` to ten years looks like.
+pub(super) fn durations(least: Duration) -> String {
     let (least, most) = (units::spelled(least), units::spelled(units::LONGEST));
-    let allowed = format!(
+    format!(
         "a duration such as \"250ms\", \"30s\", \"2m\", \"24h\", \"7d\", from {least} to {most}"
-    );
-    read.map_err(|why| Refusal::wrong(why).allowed(allowed))
+    )
 }
 
 /// Finds a word; `None` beside it: this version does not have it.

@@ -44,7 +44,9 @@ const HTTP_PORT: u16 = 4318;
 pub(super) fn otlp(s: &mut Section<'_>) -> Result<Option<Otlp>, Reported> {
     let endpoint = s.text("otlp_endpoint", "", |text| match text {
         "" => Ok(None),
-        url => endpoint(url).map(Some),
+        url => endpoint(url).map(Some).map_err(|refusal| {
+            refusal.allowed("\"\", \"https://host:port/path\", \"http://host:port/path\"")
+        }),
     });
     let ratio = ratio(s);
     let (endpoint, sample_ratio) = (endpoint.ok_or(Reported)?, ratio.ok_or(Reported)?);

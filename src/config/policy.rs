@@ -6,7 +6,7 @@ use http::HeaderName;
 
 use super::{
     dialect::DIALECTS,
-    kinds::{choose, duration},
+    kinds::{choose, duration, durations},
     problem::Refusal,
     reader::{Section, Show},
     server::{MANY, MOMENT},
@@ -232,12 +232,13 @@ fn terms(s: &mut Section<'_>) -> Option<Terms> {
     let lease = s.duration("lease", "60s", LEAST_LEASE);
     let outcomes = [("hold", Some(Held::Yes)), ("release", Some(Held::No))];
     let outcome = s.choice("unknown_outcome", "hold", &outcomes);
-    let hold = s.text("unknown_hold", "forever", |text| match text {
+    let forms = format!("\"forever\", or {}", durations(MOMENT));
+    let hold = s.text_of("unknown_hold", "forever", &forms, |text| match text {
         "forever" => Ok(UnknownOutcome::HoldForever),
         // A word is a slip of `forever` rather than a duration.
         text => duration(text, MOMENT)
             .map(UnknownOutcome::HoldFor)
-            .map_err(|refusal| refusal.near(text, &["forever"])),
+            .map_err(|refusal| refusal.allowed(forms.as_str()).near(text, &["forever"])),
     });
     Some(Terms {
         retention: retention?,

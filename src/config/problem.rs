@@ -177,6 +177,13 @@ impl Refusal {
         self
     }
 
+    /// The same, with the value that was meant.
+    #[must_use]
+    pub(super) fn meant(mut self, value: &str) -> Self {
+        self.meant = Some(format!("did you mean \"{value}\"?"));
+        self
+    }
+
     /// A name that no setting has, with the nearest that one has; where none is near, with all.
     pub(super) fn unknown(written: &str, known: &[&str]) -> Self {
         let meant = nearest(written, known).map(|(name, nearness)| match nearness {

@@ -217,6 +217,17 @@ impl<'a> Section<'a> {
         kind: Kind,
         default: Option<Value>,
     ) -> Option<(Node, String)> {
+        self.take_of(key, kind, default, None)
+    }
+
+    /// The same; a value of the wrong kind is told what is allowed.
+    pub(super) fn take_of(
+        &mut self,
+        key: &'static str,
+        kind: Kind,
+        default: Option<Value>,
+        allowed: Option<&str>,
+    ) -> Option<(Node, String)> {
         self.known.push(key);
         let found = self.find(key);
         let shown = found.is_some() || self.show == Show::All;
@@ -237,6 +248,10 @@ impl<'a> Section<'a> {
             return Some((node, path));
         }
         let refusal = Refusal::wrong(format!("it is not {}", kind.name()));
+        let refusal = match allowed {
+            Some(allowed) => refusal.allowed(allowed),
+            None => refusal,
+        };
         self.refuse(key, &node, &path, refusal);
         None
     }

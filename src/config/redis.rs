@@ -195,11 +195,18 @@ const DEFAULT: &str = "redis://127.0.0.1:6379";
 pub(super) fn redis(mut section: Section<'_>, chosen: Chosen) -> Option<RedisStore> {
     let s = &mut section;
     let given = s.find("url").is_some();
-    let urls = s.one_or_more("url", DEFAULT, |url| {
-        scheme(url, &SCHEMES)?;
-        url.parse::<RedisUrl>()
-            .map_err(|why| Refusal::wrong(why).allowed("\"redis[s]://user:password@host:port/db\""))
-    });
+    let urls = if !given && s.find("url_file").is_some() {
+        // The default is not in effect, and beside url_file it would be refused where it is printed.
+        s.overruled("url");
+        Some(Vec::new())
+    } else {
+        s.one_or_more("url", DEFAULT, |url| {
+            scheme(url, &SCHEMES)?;
+            url.parse::<RedisUrl>().map_err(|why| {
+                Refusal::wrong(why).allowed("\"redis[s]://user:password@host:port/db\"")
+            })
+        })
+    };
     let file = if chosen == Chosen::Yes {
         if given && s.find("url_file").is_some() {
             s.object("url_file", "url is given too: give one of them");

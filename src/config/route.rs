@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use http::Method;
 
 use super::{
-    Config, Route, Upstream,
+    Config, Route, StoreKind, Upstream,
     identity::{self, Certificates, Replays, Usage, Verifiers},
     policy,
     problem::Refusal,
@@ -132,7 +132,12 @@ fn method(text: &str) -> Result<Method, Refusal> {
         Refusal::wrong(why).allowed("methods in upper case, such as POST, PUT, PATCH, DELETE")
     };
     if text.contains(|c: char| c.is_ascii_lowercase()) {
-        return Err(refuse("methods are case-sensitive, and this is none"));
+        let refusal = refuse("methods are case-sensitive, and this is none");
+        let upper = text.to_ascii_uppercase();
+        return Err(match method(&upper) {
+            Ok(_) => refusal.meant(&upper),
+            Err(_) => refusal,
+        });
     }
     match Method::from_bytes(text.as_bytes()) {
         Ok(Method::CONNECT | Method::TRACE) => Err(refuse("the proxy never serves this method")),
@@ -153,13 +158,12 @@ fn upstream(text: &str, upstreams: &[(String, Option<Upstream>)]) -> Result<usiz
         .iter()
         .position(|(name, _)| !name.is_empty() && name == text);
     found.ok_or_else(|| {
-        let allowed = if known.is_empty() {
-            "to leave it out: there is no [upstreams.NAME]".into()
-        } else {
-            known.join(", ")
-        };
+        if known.is_empty() {
+            return Refusal::wrong("there is no [upstreams.NAME]")
+                .allowed("the name of an [upstreams.NAME]");
+        }
         Refusal::wrong("there is no upstream of this name")
-            .allowed(allowed)
+            .allowed(known.join(", "))
             .near(text, &known)
     })
 }
@@ -167,7 +171,8 @@ fn upstream(text: &str, upstreams: &[(String, Option<Upstream>)]) -> Result<usiz
 /// What is valid and may not be what was meant.
 pub(super) fn warn(report: &Report, config: &Config) {
     let (routes, upstreams, server) = (&config.routes, &config.upstreams, &config.server);
-    if routes.is_empty() {
+    // Where something is wrong, a route may be there under a name that is none.
+    if routes.is_empty() && report.problems.borrow().is_empty() {
         report.warn("there is no [[route]]: every request passes through unprotected".into());
     }
     let keyed = || {
@@ -184,6 +189,11 @@ pub(super) fn warn(report: &Report, config: &Config) {
                 ));
             }
         }
+    }
+    if config.store.kind == StoreKind::None && keyed().next().is_some() {
+        report.warn(
+            "store.kind = \"none\": every request with a key gets 501 no-store on the routes that take keys".into(),
+        );
     }
     for route in keyed() {
         let (name, policy) = (route.name.as_str(), &route.policy);
@@ -221,6 +231,13 @@ pub(super) fn warn(report: &Report, config: &Config) {
              record: every copy and every retry executes, also of what was executed before",
             unprotected.join(", ")
         ));
+        if config.store.kind == StoreKind::Redis && config.store.redis.wait_replicas > 0 {
+            report.warn(format!(
+                "on_store_failure of route {}: \"bypass\" undoes store.redis.wait_replicas: with fewer replicas every new key \
+                 executes unprotected, although Redis is up",
+                unprotected.join(", ")
+            ));
+        }
     }
     let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {
         let concerned = keyed().filter(|route| route.policy.identity.from.iter().any(has));

@@ -1,6 +1,6 @@
 //! Reads `[server]`, `[admin]` and `[telemetry]`.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use super::{
     Admin, Listen, LogFormat, Server, Telemetry, address, kinds::choose, otlp, problem::Refusal,
@@ -12,6 +12,9 @@ pub(super) const MOMENT: Duration = Duration::from_millis(1);
 
 /// More of anything than one process can have.
 pub(super) const MANY: i64 = 1_000_000_000;
+
+/// The default of `max_connections`.
+const USUAL_CONNECTIONS: i64 = 10_000;
 
 /// Reads `[server]`.
 pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
@@ -26,7 +29,7 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
     let max_head_bytes = s.size("max_head_bytes", "64KiB");
     let max_target_bytes = s.size("max_target_bytes", "16KiB");
     let write_timeout = s.duration("write_timeout", "60s", MOMENT);
-    let max_connections = s.count("max_connections", 10_000, 1..=MANY);
+    let max_connections = s.count("max_connections", USUAL_CONNECTIONS, 1..=MANY);
     let max_executions = s.count("max_executions", 4096, 1..=MANY);
     let max_buffered_bytes = s.size("max_buffered_bytes", "256MiB");
     let policy_path = s.text("policy_path", "", own_path);
@@ -62,6 +65,12 @@ pub(super) fn server(mut section: Section<'_>) -> Option<Server> {
 }
 
 impl Server {
+    /// Whether `max_connections` is its default, which nobody counts on.
+    #[must_use]
+    pub fn takes_the_usual_connections(&self) -> bool {
+        i64::try_from(self.max_connections) == Ok(USUAL_CONNECTIONS)
+    }
+
     /// How many threads `workers` asks for now; at least 1.
     #[must_use]
     pub fn threads(&self) -> usize {
@@ -84,6 +93,21 @@ fn is_fixed(address: &Listen) -> bool {
     !matches!(address, Listen::Tcp(text) if text.ends_with(":0"))
 }
 
+/// Whether only this machine can reach it, as far as its text tells.
+fn is_local(address: &Listen) -> bool {
+    match address {
+        Listen::Unix(_) => true,
+        Listen::Tcp(text) => {
+            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+            let host = host.trim_matches(['[', ']']);
+            host.eq_ignore_ascii_case("localhost")
+                || host
+                    .parse::<IpAddr>()
+                    .is_ok_and(|address| address.to_canonical().is_loopback())
+        }
+    }
+}
+
 /// Reads `[admin]`; its addresses must not be the clients'.
 pub(super) fn admin(mut section: Section<'_>, server: Option<&Server>) -> Option<Admin> {
     let s = &mut section;
@@ -96,6 +120,19 @@ pub(super) fn admin(mut section: Section<'_>, server: Option<&Server>) -> Option
         } else if is_fixed(address) && clients.contains(address) {
             s.object("listen", format!("{address} stands in server.listen too"));
         }
+    }
+    let open: Vec<String> = listen
+        .iter()
+        .flatten()
+        .filter(|it| !is_local(it))
+        .map(ToString::to_string)
+        .collect();
+    if !open.is_empty() && s.find("token_file").is_none() {
+        s.report.advise(format!(
+            "admin.listen {}: whoever reaches it sees /metrics, the dashboard's page and health; without admin.token_file \
+             /api/v1 is refused there (403), and so the dashboard shows nothing",
+            open.join(", ")
+        ));
     }
     section.finish();
     Some(Admin {

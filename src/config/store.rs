@@ -98,12 +98,16 @@ fn disk(mut section: Section<'_>) -> Option<DiskStore> {
         "" => Err(Refusal::wrong("it is empty").allowed("a folder")),
         path => Ok(PathBuf::from(path)),
     });
-    let max_bytes = s.text("max_bytes", "4GiB", |text| match units::size(text) {
-        Ok(bytes) if bytes < LEAST_DISK => Err(Refusal::wrong("it is too small")),
-        Ok(bytes) => Ok(bytes),
-        Err(why) => Err(Refusal::wrong(why)),
-    }
-    .map_err(|refusal| refusal.allowed("a size such as \"64MiB\", \"4GiB\", from \"1MiB\" on; other units: \"512B\", \"64KiB\"")));
+    let sizes =
+        "a size such as \"64MiB\", \"4GiB\", from \"1MiB\" on; other units: \"512B\", \"64KiB\"";
+    let max_bytes = s.text_of("max_bytes", "4GiB", sizes, |text| {
+        let bytes = match units::size(text) {
+            Ok(bytes) if bytes < LEAST_DISK => Err(Refusal::wrong("it is too small")),
+            Ok(bytes) => Ok(bytes),
+            Err(why) => Err(Refusal::wrong(why)),
+        };
+        bytes.map_err(|refusal| refusal.allowed(sizes))
+    });
     section.finish();
     Some(DiskStore {
         path: path?,

@@ -225,17 +225,21 @@ fn framed(message: &Bytes) -> Bytes {
 
 async fn read(body: Incoming) -> Result<(Bytes, Option<HeaderMap>), Untaken> {
     let read = Limited::new(body, MAX_ANSWER).collect().await;
-    let read = read.map_err(|_| Untaken::Refused(Told::NotOtlp))?;
+    let read = read.map_err(|error| match error.downcast::<hyper::Error>() {
+        Ok(broken) => Untaken::Broken(*broken),
+        // It is too long for one.
+        Err(_) => Untaken::Refused(Told::NotOtlp),
+    })?;
     let trailers = read.trailers().cloned();
     Ok((read.to_bytes(), trailers))
 }
 
 async fn http_answer(response: Response<Incoming>) -> Result<u64, Untaken> {
     let (head, body) = response.into_parts();
-    let (body, _) = read(body).await?;
     if !head.status.is_success() {
         return Err(not_taken(head.status, &head.headers));
     }
+    let (body, _) = read(body).await?;
     let media_type = head
         .headers
         .get(CONTENT_TYPE)

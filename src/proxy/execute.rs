@@ -376,7 +376,13 @@ pub(super) async fn renewed<F: Future>(
         if let Some(output) = worker.renewals.within(due, work.as_mut()).await {
             return output;
         }
-        match worker.proxy.records.renew(claim, &policy.terms).await {
+        // A store that is slow to answer does not hold up the work.
+        let renewed = tokio::select! {
+            biased;
+            output = work.as_mut() => return output,
+            renewed = worker.proxy.records.renew(claim, &policy.terms) => renewed,
+        };
+        match renewed {
             Ok(Held::Yes) => {}
             Ok(Held::Lost) => {
                 tracing::warn!(record = %claim.id().short(), "a claim was lost while its call runs");

@@ -19,7 +19,7 @@ use crate::{
         forwarding, headers,
         policy::Errors,
         present::{Kind, Present},
-        problem::Problem,
+        problem::{Doubt, Problem},
         trace::Trace,
         upgrade::Protocols,
     },
@@ -183,7 +183,10 @@ impl<'a> Passing<'a> {
             (SendFailure::NotSent(_), _) => {
                 (Problem::UpstreamUnreachable, Outcome::UpstreamFailure)
             }
-            (SendFailure::MaybeSent(_), _) => (Problem::UpstreamFailed, Outcome::UpstreamFailure),
+            (SendFailure::MaybeSent(_), _) => (
+                Problem::Unprotected(Doubt::Failed),
+                Outcome::UpstreamFailure,
+            ),
         };
         self.worker.error(self.through.errors, &refusal, None)
     }
@@ -191,7 +194,7 @@ impl<'a> Passing<'a> {
     /// There is none in time.
     pub(super) fn timed_out(&self, sent: Instant) -> Answer {
         self.count(None, sent);
-        let refusal = (Problem::UpstreamTimeout, Outcome::UpstreamFailure);
+        let refusal = (Problem::Unprotected(Doubt::Late), Outcome::UpstreamFailure);
         self.worker.error(self.through.errors, &refusal, None)
     }
 }

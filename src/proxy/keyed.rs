@@ -34,7 +34,7 @@ use crate::{
     },
     flight::{Boarding, Landing, Seat},
     limit::Permit,
-    store::{Begin, Bound, StoreError, Stores},
+    store::{Begin, Bound, Runs, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics, StoreOp, StoreResult},
     upstream::Received,
 };
@@ -266,7 +266,7 @@ impl Visit<'_> {
             // Where others here wait for a call elsewhere, the store is not asked for each of them. Once: then it has the word.
             if may_wait && proxy.records.awaited(&self.id) {
                 may_wait = false;
-                if let Some(answer) = Box::pin(self.join_elsewhere(parts)).await {
+                if let Some(answer) = Box::pin(self.join_elsewhere(parts, Runs::Perhaps)).await {
                     return answer;
                 }
             }
@@ -279,7 +279,7 @@ impl Visit<'_> {
                     Led::Answered(answer) => return *answer,
                     Led::Failed(error) => return self.failed(error, parts, buffered).await,
                     Led::Elsewhere => {
-                        let answer = Box::pin(self.join_elsewhere(parts)).await;
+                        let answer = Box::pin(self.join_elsewhere(parts, Runs::Surely)).await;
                         // It ran when the store was asked: whoever has joined it never executes.
                         return answer.unwrap_or_else(|| self.in_flight());
                     }

@@ -12,7 +12,7 @@ use crate::{
         transition::{Ask, Found, Settlement},
     },
     store::{
-        Awaited, Begin, Claim, Eviction, Held, Levels, Settled, StoreError, Stores, Unsettled,
+        Awaited, Begin, Claim, Eviction, Held, Levels, Runs, Settled, StoreError, Stores, Unsettled,
     },
     telemetry::metrics::{Metrics, StoreLevels, StoreMetrics, StoreOp, StoreResult},
 };
@@ -91,8 +91,9 @@ impl Records {
         id: &RecordId,
         ask: &Ask<'_>,
         max: usize,
+        runs: Runs,
     ) -> Result<Awaited, StoreError> {
-        self.store.wait_for_change(id, ask, max).await
+        self.store.wait_for_change(id, ask, max, runs).await
     }
 
     pub(super) fn awaited(&self, id: &RecordId) -> bool {

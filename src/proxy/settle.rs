@@ -12,10 +12,10 @@ use crate::{
     config::Route,
     core::{
         policy::Terms,
-        record::{RecordId, ShortId, State},
+        record::{NotRetained, RecordId, ShortId, State},
         transition::Settlement,
     },
-    store::{Claim, Settled, Unsettled},
+    store::{Claim, Settled, StoreError, Unsettled},
     telemetry::metrics::{RouteMetrics, SettledAs, StoreOp, StoreResult},
 };
 
@@ -92,11 +92,15 @@ async fn settle_again(
     late: bool,
 ) {
     let record = unsettled.claim.id().short();
+    let (mut may_have_taken_effect, mut refused) = (false, 0);
     loop {
         sleep(RETRY_SETTLE).await;
         let Unsettled {
-            claim, settlement, ..
+            claim,
+            settlement,
+            why,
         } = unsettled;
+        may_have_taken_effect |= why == StoreError::Unavailable;
         let releases = matches!(settlement, Settlement::Release);
         // A settlement that took effect although its answer was lost looks like a lost claim to a renewal, and is known to a repetition.
         if let Err(why) = worker.proxy.records.renew(&claim, &terms).await {
@@ -107,9 +111,19 @@ async fn settle_again(
             };
             continue;
         }
+        // An answer that is refused again and again, by a store that renews its claim, would be so for ever: the record goes without it.
+        let settlement = match settlement {
+            Settlement::Complete(answer) if refused >= MOST_REFUSED => {
+                tracing::error!(%record, "a store that works does not take an answer; its record is kept without it");
+                let (status, why) = (answer.status(), NotRetained::NoRoom);
+                Settlement::Tombstone { status, why }
+            }
+            settlement => settlement,
+        };
+        refused += 1;
         let settled = match worker.proxy.records.settle(claim, settlement, &terms).await {
             // Of a release nothing is left to know it by, and nothing to protect.
-            Ok(Settled::Lost) if releases => Settled::Released,
+            Ok(Settled::Lost) if releases && may_have_taken_effect => Settled::Released,
             Ok(settled) => settled,
             Err(again) => {
                 unsettled = again;
@@ -119,6 +133,9 @@ async fn settle_again(
         return count(&settled, &metrics, record, late);
     }
 }
+
+/// So often a settlement is refused by a store that renews its claim, at most.
+const MOST_REFUSED: u32 = 20;
 
 /// How long after a store refused a settlement it is asked again.
 const RETRY_SETTLE: Duration = Duration::from_millis(200);

@@ -92,14 +92,19 @@ impl Stores {
         id: &RecordId,
         ask: &Ask<'_>,
         max: usize,
+        runs: Runs,
     ) -> Result<Awaited, StoreError> {
         match self {
             Self::None => Err(StoreError::None),
             Self::Memory(_) | Self::Disk(_) => {
                 let found = self.look(id, ask).await?;
-                Ok(found.map_or(Awaited::Nothing, Awaited::Found))
+                Ok(match (found, runs) {
+                    (Some(found), _) => Awaited::Found(found),
+                    (None, Runs::Surely) => Awaited::Gone,
+                    (None, Runs::Perhaps) => Awaited::Nothing,
+                })
             }
-            Self::Redis(store) => Box::pin(store.wait(id, ask, max)).await,
+            Self::Redis(store) => Box::pin(store.wait(id, ask, max, runs)).await,
         }
     }
 
@@ -394,6 +399,15 @@ pub enum Begin {
     Found(Found),
 }
 
+/// Whether whoever waits for a record knows that it runs elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// The store has said so.
+    Surely,
+    /// Others wait for it.
+    Perhaps,
+}
+
 /// What waiting for a record came to.
 #[derive(Debug)]
 pub enum Awaited {
@@ -401,7 +415,7 @@ pub enum Awaited {
     Found(Found),
     /// It ran, and there is none any more.
     Gone,
-    /// It did not run when it was first looked at, nor is it anything else.
+    /// It did not run when it was first looked at, nor is it anything else; or that look failed. Never where it surely runs.
     Nothing,
 }
 

@@ -16,7 +16,7 @@
 //! | `idem_proxy_certificate_reloads_total` | counter | result: changed certificates that are in use now, or were refused |
 //! | `idem_proxy_certificate_expiry_seconds` | gauge | which: when a certificate in use expires, as a unix time |
 //! | `idem_proxy_http2_floods_total` | counter | reason: HTTP/2 connections that were ended for what they sent too much of |
-//! | `idem_proxy_store_up` | gauge | store: 1 while it answers, 0 while it does not |
+//! | `idem_proxy_store_up` | gauge | store: 1 while it takes claims, 0 while it does not |
 //! | `idem_proxy_store_commit_duration_seconds` | histogram | store: how long a commit took that made operations durable |
 //! | `idem_proxy_store_committed_operations_total` | counter | store: operations that were made durable so |
 //! | `idem_proxy_trace_spans_total` | counter | result: spans that were recorded, by what became of them |
@@ -28,6 +28,7 @@
 mod exposition;
 mod labels;
 mod series;
+mod store;
 #[cfg(test)]
 mod tests;
 mod totals;
@@ -42,7 +43,8 @@ pub use self::labels::{
     ConnectFailure, EvictionCause, Flood, Handshake, Limit, Outcome, Reload, SettledAs, Side,
     SpanEnd, StatusClass, StoreOp, StoreResult,
 };
-use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, STORE_BOUNDS, Table};
+use self::series::{Counter, Gauge, Histogram, REQUEST_BOUNDS, Table};
+pub use self::store::{ReadStoreLevels, StoreLevels, StoreMetrics};
 pub use self::totals::{Buckets, Totals};
 pub use self::upstream::{Reached, UpstreamMetrics, UpstreamState};
 use super::log::LineWriter;
@@ -87,9 +89,6 @@ pub type ReadLevel = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Reads when each certificate in use expires, in seconds since the epoch, by the section of the configuration that names it, when the
 /// text is asked for.
 pub type ReadExpiries = Arc<dyn Fn() -> Vec<(String, i64)> + Send + Sync>;
-
-/// Reads a store's levels when the text is asked for.
-pub type ReadStoreLevels = Arc<dyn Fn() -> StoreLevels + Send + Sync>;
 
 impl Metrics {
     /// Metrics for these routes, in the order of the configuration, and for requests on no route. Two routes of one
@@ -391,123 +390,5 @@ impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let connections = &self.metrics.0.house.connections;
         connections.on(self.side, |connections| connections.open.take_one());
-    }
-}
-
-/// What is counted for one store. Cheap to clone.
-#[derive(Clone)]
-pub struct StoreMetrics(Arc<StoreSeries>);
-
-struct StoreSeries {
-    kind: &'static str,
-    operations: Table<StoreOp, Operation>,
-    /// How long it took to make what waited durable, at once.
-    commits: Histogram,
-    /// How much that was.
-    committed: Counter,
-    /// What a store on a network costs.
-    network: Network,
-    watched: Mutex<Watched>,
-}
-
-#[derive(Default)]
-struct Network {
-    round_trips: Counter,
-    reconnects: Counter,
-    script_misses: Counter,
-}
-
-struct Operation {
-    took: Histogram,
-    results: Table<StoreResult, Counter>,
-}
-
-#[derive(Default)]
-struct Watched {
-    read: Option<ReadStoreLevels>,
-    /// What was told last.
-    last: StoreLevels,
-}
-
-/// What a store says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreLevels {
-    /// Records it holds, claims among them.
-    pub records: u64,
-    /// Bytes they take.
-    pub bytes: u64,
-    /// Records that went for want of room, ever.
-    pub evicted_size: u64,
-    /// Records that went because their retention had passed, ever.
-    pub evicted_expired: u64,
-    /// Records that an operator purged, ever.
-    pub evicted_purged: u64,
-    /// Whether it answers.
-    pub up: bool,
-}
-
-impl StoreMetrics {
-    fn new(kind: &'static str) -> Self {
-        Self(Arc::new(StoreSeries {
-            kind,
-            operations: Table::new(|| Operation {
-                took: Histogram::new(STORE_BOUNDS),
-                results: Table::new(Counter::default),
-            }),
-            commits: Histogram::new(STORE_BOUNDS),
-            committed: Counter::default(),
-            network: Network::default(),
-            watched: Mutex::default(),
-        }))
-    }
-
-    /// Counts an operation that ended so, after so long.
-    pub fn operation(&self, operation: StoreOp, result: StoreResult, took: Duration) {
-        self.0.operations.on(operation, |series| {
-            series.took.observe(took);
-            series.results.on(result, Counter::add_one);
-        });
-    }
-
-    /// Counts so many operations that were made durable at once, in so long.
-    pub fn committed(&self, operations: u64, took: Duration) {
-        self.0.commits.observe(took);
-        self.0.committed.add(operations);
-    }
-
-    /// Counts a command that was sent to the store's server.
-    pub fn round_trip(&self) {
-        self.0.network.round_trips.add_one();
-    }
-
-    /// Counts a connection to the store's server that was made again.
-    pub fn reconnected(&self) {
-        self.0.network.reconnects.add_one();
-    }
-
-    /// Counts a script that the store's server had forgotten.
-    pub fn script_missed(&self) {
-        self.0.network.script_misses.add_one();
-    }
-
-    /// What the store says of itself now; `None` where nobody watches it. What is counted never goes back, even
-    /// where another store of the kind began again at 0.
-    fn levels(&self) -> Option<StoreLevels> {
-        let mut watched = self.0.watched.lock();
-        let now = watched.read.as_ref()?();
-        let last = watched.last;
-        watched.last = StoreLevels {
-            evicted_size: now.evicted_size.max(last.evicted_size),
-            evicted_expired: now.evicted_expired.max(last.evicted_expired),
-            evicted_purged: now.evicted_purged.max(last.evicted_purged),
-            ..now
-        };
-        Some(watched.last)
-    }
-}
-
-impl fmt::Debug for StoreMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StoreMetrics").field(&self.0.kind).finish()
     }
 }

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
@@ -36,6 +36,8 @@ pub struct Streamed {
     incoming: Received,
     pause: Pause,
     upload: Arc<Upload>,
+    /// A piece that was taken already.
+    ahead: Option<Box<Result<Frame<Bytes>, Incomplete>>>,
 }
 
 /// How far a streamed request body is, seen from outside while its connection has it.
@@ -141,8 +143,53 @@ impl OutgoingBody {
             incoming,
             pause: Pause::new(body_timeout),
             upload: Arc::clone(&upload),
+            ahead: None,
         };
         (Self::Streamed(streamed), upload)
+    }
+
+    /// Takes the first piece, if it has come. A body that has ended without any becomes none: over HTTP/2 nothing else tells the two apart.
+    pub(super) fn look_ahead(&mut self) {
+        let Self::Streamed(streamed) = self else {
+            return;
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        match streamed.poll_frame(&mut cx) {
+            Poll::Pending => {}
+            Poll::Ready(None) => *self = Self::Whole(None),
+            Poll::Ready(Some(Ok(frame)))
+                if streamed.incoming.is_end_stream()
+                    && frame.data_ref().is_some_and(Bytes::is_empty) =>
+            {
+                *self = Self::Whole(None);
+            }
+            Poll::Ready(Some(frame)) => streamed.ahead = Some(Box::new(frame)),
+        }
+    }
+}
+
+impl Streamed {
+    /// How long a pause between two of its pieces may be.
+    pub(super) const fn patience(&self) -> Duration {
+        self.pause.limit
+    }
+
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
+        if let Some(frame) = self.ahead.take() {
+            return Poll::Ready(Some(*frame));
+        }
+        let frame = ready!(poll_piece(&mut self.incoming, &mut self.pause, cx));
+        match &frame {
+            None => self.upload.becomes(ENDED),
+            Some(Err(Incomplete::Stalled)) => self.upload.becomes(STALLED),
+            Some(Err(Incomplete::Broken(_))) => self.upload.becomes(BROKEN),
+            Some(Ok(_)) if self.incoming.is_end_stream() => self.upload.becomes(ENDED),
+            Some(Ok(_)) => self.upload.took_a_piece(),
+        }
+        Poll::Ready(frame)
     }
 }
 
@@ -156,25 +203,16 @@ impl Body for OutgoingBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Self::Streamed(streamed) => {
-                let frame = ready!(poll_piece(&mut streamed.incoming, &mut streamed.pause, cx));
-                let upload = &streamed.upload;
-                match &frame {
-                    None => upload.becomes(ENDED),
-                    Some(Err(Incomplete::Stalled)) => upload.becomes(STALLED),
-                    Some(Err(Incomplete::Broken(_))) => upload.becomes(BROKEN),
-                    Some(Ok(_)) if streamed.incoming.is_end_stream() => upload.becomes(ENDED),
-                    Some(Ok(_)) => upload.took_a_piece(),
-                }
-                Poll::Ready(frame)
-            }
+            Self::Streamed(streamed) => streamed.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_none(),
-            Self::Streamed(streamed) => streamed.incoming.is_end_stream(),
+            Self::Streamed(streamed) => {
+                streamed.ahead.is_none() && streamed.incoming.is_end_stream()
+            }
         }
     }
 

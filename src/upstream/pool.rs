@@ -29,7 +29,7 @@ use super::{
     connect::{Connected, Speaks, Unreached, Want, connect},
     framing::judge,
     heads::{MAX_HEAD_BYTES, Turn, Watching},
-    http1::{Answer, Connection},
+    http1::{Answer, Connection, Unfinished},
     multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
     origin::Origin,
     received::Received,
@@ -198,6 +198,30 @@ impl Pool {
             return Err(SendFailure::NotSent(NotSent::unused(unasked)));
         }
         self.exchange(connection, request, Used::Never).await
+    }
+
+    /// Sends a request whose connection took nothing of it, on a fresh one.
+    async fn exchange_again(
+        &self,
+        untouched: Box<Connection>,
+        why: NotSent,
+    ) -> Result<Response<UpstreamBody>, SendFailure> {
+        let deadline = Instant::now() + self.upstream().connect_timeout;
+        let mut fresh = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
+            Line::Http1(fresh) => fresh,
+            // Its head is written for HTTP/1.
+            Line::Http2(..) => return Err(SendFailure::NotSent(why)),
+        };
+        if let Some(unasked) = fresh.unasked() {
+            return Err(SendFailure::NotSent(NotSent::unused(unasked)));
+        }
+        fresh.takes_over(*untouched);
+        let on = Some((fresh, self.clone()));
+        Exchange {
+            on,
+            used: Used::Never,
+        }
+        .await
     }
 
     fn exchange(
@@ -393,16 +417,29 @@ impl Future for Call {
     type Output = Result<Response<UpstreamBody>, SendFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Way::Standing(exchange) = &mut self.0 {
+            match (
+                ready!(Pin::new(&mut *exchange).poll(cx)),
+                exchange.on.take(),
+            ) {
+                (Err(SendFailure::NotSent(why)), Some((untouched, pool))) => {
+                    self.0 = Way::Any(Box::pin(async move {
+                        pool.exchange_again(untouched, why).await
+                    }));
+                }
+                (outcome, _) => return Poll::Ready(outcome),
+            }
+        }
         match &mut self.0 {
-            Way::Standing(exchange) => Pin::new(exchange).poll(cx),
             Way::Any(call) => call.as_mut().poll(cx),
+            Way::Standing(_) => Poll::Pending, // it was replaced above
         }
     }
 }
 
 /// A request on an HTTP/1 connection.
 struct Exchange {
-    /// Until the head has come.
+    /// Until the head has come; and where nothing of the request was taken, which is then still here.
     on: Option<(Box<Connection>, Pool)>,
     used: Used,
 }
@@ -419,6 +456,10 @@ impl Future for Exchange {
         let on = self.on.take();
         let (head, (connection, pool)) = match (head, on) {
             (Ok(head), Some(on)) => (head, on),
+            (Err(why @ Unfinished::NotBegun(_)), on) => {
+                self.on = on;
+                return Poll::Ready(Err(SendFailure::unfinished(why, used)));
+            }
             (Err(why), _) => return Poll::Ready(Err(SendFailure::unfinished(why, used))),
             (Ok(_), None) => return Poll::Pending,
         };

@@ -82,8 +82,9 @@ impl SendFailure {
 impl SendFailure {
     /// What a request comes to that was begun on an HTTP/1 connection.
     pub(super) fn unfinished(why: Unfinished, used: Used) -> Self {
-        match &why {
-            Unfinished::Io(error) if used == Used::Never => match certificate_alert(error) {
+        match why {
+            Unfinished::NotBegun(unasked) => Self::NotSent(NotSent::unused(unasked)),
+            Unfinished::Io(ref error) if used == Used::Never => match certificate_alert(error) {
                 Some(alert) => Self::NotSent(NotSent(Cause::CertificateRefused(alert))),
                 None => Self::MaybeSent(MaybeSent(Started::Unfinished(why))),
             },

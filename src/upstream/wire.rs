@@ -39,6 +39,11 @@ impl Wire {
             _open: open,
         }
     }
+
+    /// Whether it may have taken, and sent in part, what a failed write was given: TLS has a buffer of its own.
+    pub(super) const fn keeps_what_it_writes(&self) -> bool {
+        matches!(self.kind, Kind::Tls(_))
+    }
 }
 
 impl AsyncRead for Wire {

@@ -85,7 +85,7 @@ fn lost(proxy: &Proxy, upstream: &Upstream) -> (Request, String) {
     let told = problem(&proxy.send(&request), "outcome-unknown");
     let record = told["record"].as_str().expect("a record").to_owned();
     let detail = told["detail"].as_str().expect("a sentence");
-    let command = format!("`idem-proxy records resolve {record}`");
+    let command = format!("`idem-proxy records resolve {record} --outcome release|complete …`");
     assert!(detail.contains(&command), "{detail}");
     (request, record)
 }

@@ -200,6 +200,28 @@ fn a_claim_that_is_found_lost_when_its_answer_is_saved_again_is_counted_once() {
 }
 
 #[test]
+fn an_answer_that_redis_never_takes_is_executed_once_and_not_replayed() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    // The least that it can be told to take at once, which is as much as an answer may have by default, without its head.
+    assert_eq!(
+        redis.ask(&["CONFIG", "SET", "proto-max-bulk-len", "1mb"]),
+        "OK"
+    );
+    let request = Request::order(&key());
+    upstream.then(reply(201).body(&"x".repeat(1 << 20)));
+    assert_eq!(proxy.send(&request).status, 201);
+    proxy.await_metric(
+        "idem_proxy_records_settled_total",
+        &[("as", "tombstone")],
+        1.0,
+    );
+    problem(&proxy.send(&request), "response-not-retained");
+    executed(proxy.send(&Request::order(&key())));
+    assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
 fn many_copies_of_a_call_elsewhere_ask_redis_for_all_and_not_each() {
     const COPIES: usize = 100;
     let (upstream, redis) = (Upstream::start(), Redis::start());

@@ -1,5 +1,11 @@
 //! Bodies of any size pass as they come, in both directions, and are never held.
 
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    thread,
+};
+
 use crate::common::{
     Gate, PATIENCE, Proxy, Request, Step, Upstream, chunk, events, eventually, key, reply,
 };
@@ -83,6 +89,49 @@ fn an_answer_may_come_before_the_end_of_the_upload() {
         (answer.status, answer.body.as_slice()),
         (413, &b"too much"[..])
     );
+}
+
+/// More than the sockets on the way hold.
+const LONG: usize = 24 << 20;
+
+#[test]
+fn an_upload_goes_on_while_nobody_reads_its_early_answer() {
+    let own = Upstream::start();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let upstream = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the proxy's connection");
+        let mut answering = stream.try_clone().expect("a socket");
+        // It answers as soon as it has seen something of the request.
+        let mut piece = vec![0; 1 << 16];
+        let mut read = stream.read(&mut piece).expect("the head");
+        let answer = thread::spawn(move || {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n");
+            answering.write_all(head.as_bytes())?;
+            answering.write_all(&vec![b'a'; LONG])
+        });
+        while read < LONG {
+            match stream.read(&mut piece) {
+                Ok(more @ 1..) => read += more,
+                ended => panic!("{ended:?} after {read} bytes"),
+            }
+        }
+        answer
+            .join()
+            .expect("no panic")
+            .expect("the answer goes out");
+    });
+    let proxy = Proxy::with(&own, &format!("upstream.url = 'http://{address}'"));
+    let mut client = proxy.client();
+    client.say(format!(
+        "POST /free HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {LONG}\r\n\r\n"
+    ));
+    // All of it, before it reads a byte.
+    client.say(vec![b'u'; LONG]);
+    let (status, head) = client.head(PATIENCE).expect("the head");
+    assert_eq!(status, 200);
+    assert_eq!(client.count_body(&head, PATIENCE), Ok(LONG as u64));
+    upstream.join().expect("the upstream has all of it");
 }
 
 #[test]

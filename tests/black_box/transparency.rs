@@ -82,6 +82,8 @@ fn requests() -> Vec<Request> {
         requests.push(Request::new("HEAD", target));
         requests.push(Request::new("POST", target).body("hello"));
         requests.push(Request::new("PUT", target).body("hello").chunked());
+        requests.push(Request::new("GET", target).body("hello").chunked());
+        requests.push(Request::new("HEAD", target).body("hello").chunked());
         requests.push(Request::new("DELETE", target));
         requests.push(Request::new("OPTIONS", target));
         requests.push(Request::new("PROPFIND", target).body(""));

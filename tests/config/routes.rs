@@ -106,3 +106,13 @@ fn placeholders_of_other_names_are_the_same_path() {
     load(&(route(one) + &route(&two.replace("POST", "PUT"))));
     load(&(route(one) + &route(&two.replace("{other}", "{*rest}"))));
 }
+
+#[test]
+fn a_method_in_lower_case_is_told_what_it_means() {
+    let said = |method: &str| problems(&ROUTE.replace("POST", method));
+    assert_says(
+        &said("post"),
+        &["methods[0] = \"post\"", "did you mean \"POST\"?"],
+    );
+    assert!(!said("connect").contains("did you mean"));
+}

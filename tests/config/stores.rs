@@ -96,6 +96,13 @@ fn the_redis_store_has_one_server_and_its_secret_stays_hidden() {
     assert!(store.redis.allow_eviction);
     let shown = format!("{:?}", store.redis);
     assert!(shown.contains("rediss://user:***@h:7000/3"), "{shown}");
+    let printed = load_with(&named, &[]).expect("valid").printed.to_string();
+    let redis = printed.split("[store.redis]\n").nth(1).expect("a table");
+    let redis = redis.split("\n\n").next().expect("its keys");
+    assert!(!redis.lines().any(|it| it.starts_with("url =")), "{redis}");
+    let again = load_with(&printed, &[]).expect("what is printed is a configuration");
+    assert_eq!(again.config.store.redis.servers, store.redis.servers);
+    assert_eq!(again.printed.to_string(), printed);
     for (more, words) in [
         ("url = []", ["store.redis.url", "takes one URL", "single"]),
         (

@@ -306,3 +306,41 @@ fn a_file_that_cannot_be_read_is_named() {
     let odd = config::load(&path, []).expect_err("no UTF-8");
     assert_says(&odd.to_string(), &["p.toml: ", "UTF-8"]);
 }
+
+#[test]
+fn a_value_of_the_wrong_type_is_told_the_form_too() {
+    assert_refused(&[
+        (
+            "policy",
+            "wait_timeout",
+            "30",
+            "not a string; allowed: a duration such as \"250ms\", \"30s\"",
+        ),
+        ("policy", "unknown_hold", "30", "\"forever\", or a duration"),
+        (
+            "policy",
+            "unknown_hold",
+            "\"soon\"",
+            "\"forever\", or a dur",
+        ),
+        (
+            "policy",
+            "max_request_body",
+            "1024",
+            "a size such as \"512B\"",
+        ),
+        ("store.disk", "max_bytes", "1024", "from \"1MiB\" on"),
+        (
+            "server",
+            "workers",
+            "\"two\"",
+            "not a whole number; allowed: a whole number from 0 to 1024",
+        ),
+        (
+            "telemetry",
+            "otlp_endpoint",
+            "\"c:4317\"",
+            "allowed: \"\", ",
+        ),
+    ]);
+}

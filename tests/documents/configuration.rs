@@ -20,7 +20,7 @@ Every key of this version, its default, and what it takes. Made from [config.exa
 - A value that is not allowed, an unknown key, a wrong type: nothing starts (exit status 2), a reload is refused, and every such problem is named at once. No value is
   rounded or cut to fit.
 - **restart**: a change needs one, and a reload with it is refused whole. Everything else is in effect at a reload, for what begins afterwards.
-- What is exceeded, and what happens then: [README](../README.md#bounds). An optional section is marked; without it its keys have no effect.
+- What is exceeded, and what happens then: [README](../README.md#bounds). An optional section is marked; where it is left out, the keys of the chosen store have their defaults, and the others no effect.
 ";
 
 /// One key of the example.
@@ -125,13 +125,15 @@ fn made() -> String {
     for (header, comment, shown, keys) in sections(&example) {
         let section = header.trim_matches(['[', ']']);
         let optional = if shown { "" } else { " (optional)" };
-        write!(text, "\n## {header}{optional}\n\n").expect("written");
+        let title = header.replace("billing", "NAME");
+        write!(text, "\n## {title}{optional}\n\n").expect("written");
         if !comment.is_empty() {
             write!(text, "{}.\n\n", cell(comment)).expect("written");
         }
         text.push_str("| key | default | takes | meaning | environment | change |\n|---|---|---|---|---|---|\n");
         for key in keys {
-            let default = if key.shown || !shown && key.meaning_is_default() {
+            let usual = key.meaning_is_default() || (section, key.name) == ("store.redis", "url");
+            let default = if key.shown || !shown && usual {
                 format!("`{}`", cell(key.value))
             } else {
                 format!("none; e.g. `{}`", cell(key.value))
@@ -139,7 +141,8 @@ fn made() -> String {
             let variable = if section == "route" {
                 "–".to_owned()
             } else {
-                let parts = section.to_uppercase().replace('.', "__");
+                let parts = section.replace("billing", "NAME");
+                let parts = parts.to_uppercase().replace('.', "__");
                 format!("`IDEM_PROXY_{parts}__{}`", key.name.to_uppercase())
             };
             let change = if restart(line, section, key.name) {

@@ -42,6 +42,7 @@ fn problems() -> Vec<Problem> {
         | P::UpstreamUnreachable
         | P::UpstreamFailed
         | P::UpstreamTimeout
+        | P::Unprotected(_)
         | P::StoreUnavailable
         | P::StoreFull
         | P::Overloaded

@@ -152,3 +152,37 @@ fn take(blocks: &[&str], printed: &str) {
     }
     assert_eq!(payments, 3);
 }
+
+#[test]
+fn the_record_that_documents_settle_is_that_of_the_fourth_request() {
+    let printed = Ports {
+        proxy: 8080,
+        admin: 9090,
+        upstream: 3000,
+    }
+    .tour();
+    let lost = printed
+        .lines()
+        .rfind(|line| line.starts_with("curl "))
+        .expect("a request");
+    let guide = file("docs/getting-started.md");
+    assert!(
+        guide.lines().any(|line| line == lost),
+        "{lost} is not in it"
+    );
+    let demo = demo();
+    let answer = pay(&demo, lost);
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    let (_, record) = answer.split_once("\"record\":\"").expect("a record");
+    let record = record.split('"').next().expect("an id");
+    for document in ["README.md", "docs/operations.md"] {
+        let text = file(document);
+        let ids = text.lines().filter_map(|line| {
+            let (_, rest) = line.split_once("idem-proxy records resolve ")?;
+            let id = rest.split(' ').next()?;
+            id.starts_with(|c: char| c.is_ascii_digit()).then_some(id)
+        });
+        let ids: Vec<&str> = ids.collect();
+        assert_eq!(ids, [record, record], "{document}");
+    }
+}

@@ -11,6 +11,9 @@ use crate::cli::{Admin, Exit, Place, refuse};
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Words {
     /// List records, the latest first; exit 3 where there are none
+    #[command(
+        override_usage = "idem-proxy records list [OPTIONS] <--config FILE | --admin URL [--token-file FILE]>"
+    )]
     List {
         /// Those in this state
         #[arg(long, value_parser = ["in-flight", "unknown", "complete", "tombstone"])]
@@ -31,6 +34,9 @@ pub(in crate::cli) enum Words {
         place: Place,
     },
     /// Show one record
+    #[command(
+        override_usage = "idem-proxy records show ID [--json] <--config FILE | --admin URL [--token-file FILE]>"
+    )]
     Show {
         #[command(flatten)]
         id: Id,
@@ -41,6 +47,9 @@ pub(in crate::cli) enum Words {
         place: Place,
     },
     /// Forget a record: the next request with its key is executed. Asks no question
+    #[command(
+        override_usage = "idem-proxy records purge ID <--config FILE | --admin URL [--token-file FILE]>"
+    )]
     Purge {
         #[command(flatten)]
         id: Id,
@@ -48,6 +57,9 @@ pub(in crate::cli) enum Words {
         place: Place,
     },
     /// Settle an unknown outcome
+    #[command(
+        override_usage = "idem-proxy records resolve ID --outcome release <--config FILE | --admin URL [--token-file FILE]>\n       idem-proxy records resolve ID --outcome complete --status N [--header NAME:VALUE]... [--body-file FILE] <--config FILE | --admin URL [--token-file FILE]>"
+    )]
     Resolve {
         #[command(flatten)]
         id: Id,

@@ -29,6 +29,7 @@ fn said(problem: &Problem) -> (StatusCode, &'static str) {
         Problem::UpstreamUnreachable
         | Problem::UpstreamFailed
         | Problem::UpstreamTimeout
+        | Problem::Unprotected(_)
         | Problem::LoopDetected => (status, "InternalError"),
         Problem::StoreUnavailable | Problem::StoreFull => (status, "Unavailable"),
         Problem::Overloaded => (status, "RequestLimitExceeded"),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{KeyFault, Problem};
+use super::{Doubt, KeyFault, Problem};
 use crate::core::{record::ShortId, transition::HoldLeft};
 
 impl Problem {
@@ -25,6 +25,8 @@ impl Problem {
             Self::UpstreamUnreachable => "The service behind this proxy could not be reached. Nothing was executed; send the same request again.".into(),
             Self::UpstreamFailed => "The service behind this proxy got the request and gave no usable answer. It may have been executed.".into(),
             Self::UpstreamTimeout => "The service behind this proxy did not answer in time. It may still be working: send the same request again to get its answer.".into(),
+            Self::Unprotected(Doubt::Failed) => "The service behind this proxy got the request and gave no usable answer. It may have been executed, and no key protects it: look before you send it again.".into(),
+            Self::Unprotected(Doubt::Late) => "The service behind this proxy did not answer in time. It may have been executed, or still be, and no key protects it: look before you send it again.".into(),
             Self::StoreUnavailable => "The store of idempotency records does not answer. Nothing was executed.".into(),
             Self::StoreFull => "The store of idempotency records has no room for another one. Nothing was executed.".into(),
             Self::Overloaded => "Too much is running at the moment. Nothing was executed.".into(),
@@ -40,7 +42,7 @@ impl Problem {
             // Writing to a string does not fail.
             let _ = write!(
                 detail,
-                " Who operates this service can settle it sooner: `idem-proxy records resolve {record}`."
+                " Who operates this service can settle it sooner: `idem-proxy records resolve {record} --outcome release|complete …`."
             );
         }
         detail

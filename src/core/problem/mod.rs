@@ -24,6 +24,15 @@ use super::{
     transition::HoldLeft,
 };
 
+/// Why nobody can tell whether a request was executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The upstream got it and gave no usable answer.
+    Failed,
+    /// The upstream did not answer in time; it may yet.
+    Late,
+}
+
 /// Everything that the proxy itself answers with instead of the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
@@ -70,6 +79,8 @@ pub enum Problem {
     UpstreamFailed,
     /// The upstream did not answer in time; it may yet.
     UpstreamTimeout,
+    /// The same of a request that no key protects: whoever sends it again may have it executed again.
+    Unprotected(Doubt),
     /// The store does not answer.
     StoreUnavailable,
     /// The store has no room.
@@ -162,6 +173,8 @@ impl Problem {
             Self::UpstreamUnreachable => row("upstream-unreachable", S::BAD_GATEWAY, "UPSTREAM_UNREACHABLE", "Upstream unreachable", true, Some(true)),
             Self::UpstreamFailed => row("upstream-failed", S::BAD_GATEWAY, "UPSTREAM_FAILED", "Upstream failed", true, Some(true)),
             Self::UpstreamTimeout => row("upstream-timeout", S::GATEWAY_TIMEOUT, "UPSTREAM_TIMEOUT", "Upstream timeout", true, Some(true)),
+            Self::Unprotected(Doubt::Failed) => row("upstream-failed", S::BAD_GATEWAY, "UPSTREAM_FAILED", "Upstream failed", false, None),
+            Self::Unprotected(Doubt::Late) => row("upstream-timeout", S::GATEWAY_TIMEOUT, "UPSTREAM_TIMEOUT", "Upstream timeout", false, None),
             Self::StoreUnavailable => row("store-unavailable", S::SERVICE_UNAVAILABLE, "IDEMPOTENCY_STORE_UNAVAILABLE", "Idempotency store unavailable", true, Some(true)),
             Self::StoreFull => row("store-full", S::SERVICE_UNAVAILABLE, "IDEMPOTENCY_STORE_FULL", "Idempotency store full", true, Some(true)),
             Self::Overloaded => row("overloaded", S::SERVICE_UNAVAILABLE, "OVERLOADED", "Overloaded", true, Some(true)),
@@ -221,9 +234,11 @@ impl Problem {
                 left: HoldLeft::For(left),
                 ..
             } => *left,
-            Self::UpstreamTimeout | Self::StoreUnavailable | Self::StoreFull | Self::Overloaded => {
-                RETRY_AFTER_OUTAGE
-            }
+            Self::UpstreamTimeout
+            | Self::Unprotected(Doubt::Late)
+            | Self::StoreUnavailable
+            | Self::StoreFull
+            | Self::Overloaded => RETRY_AFTER_OUTAGE,
             Self::KeyMissing { .. }
             | Self::KeyInvalid(_)
             | Self::CallerMissing
@@ -234,6 +249,7 @@ impl Problem {
             | Self::NoStore
             | Self::UpstreamUnreachable
             | Self::UpstreamFailed
+            | Self::Unprotected(Doubt::Failed)
             | Self::BadRequest(_)
             | Self::MethodNotAllowed
             | Self::RequestTimeout

@@ -55,6 +55,7 @@ fn said(problem: &Problem) -> Said<'_> {
         | Problem::UpstreamUnreachable
         | Problem::UpstreamFailed
         | Problem::UpstreamTimeout
+        | Problem::Unprotected(_)
         | Problem::StoreFull
         | Problem::Overloaded
         | Problem::BadRequest(_)

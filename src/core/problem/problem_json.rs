@@ -21,6 +21,7 @@ pub(super) fn body(problem: &Problem, errors: &Errors, record: Option<ShortId>) 
         | Problem::UpstreamUnreachable
         | Problem::UpstreamFailed
         | Problem::UpstreamTimeout
+        | Problem::Unprotected(_)
         | Problem::StoreUnavailable
         | Problem::StoreFull
         | Problem::Overloaded

@@ -37,6 +37,7 @@ fn said(problem: &Problem) -> Said {
         | Problem::UpstreamUnreachable
         | Problem::UpstreamFailed
         | Problem::UpstreamTimeout
+        | Problem::Unprotected(_)
         | Problem::StoreUnavailable
         | Problem::StoreFull
         | Problem::Overloaded

@@ -183,6 +183,29 @@ fn the_table_has_every_problem() {
 }
 
 #[test]
+fn nobody_is_told_to_send_again_what_no_key_protects() {
+    for (doubt, keyed) in [
+        (Doubt::Failed, Problem::UpstreamFailed),
+        (Doubt::Late, Problem::UpstreamTimeout),
+    ] {
+        let shape = ErrorShape::Problem;
+        let told = json(
+            &Problem::Unprotected(doubt),
+            shape,
+            "application/problem+json",
+        );
+        let as_keyed = json(&keyed, shape, "application/problem+json");
+        for same in ["type", "title", "status", "code"] {
+            assert_eq!(told[same], as_keyed[same]);
+        }
+        assert_eq!(told["retryable"], false);
+        assert_eq!(told.get("reuse_key"), None);
+        let detail = told["detail"].as_str().expect("a sentence");
+        assert!(detail.contains("no key protects it"), "{detail}");
+    }
+}
+
+#[test]
 fn a_problem_document_says_all_of_the_facts() {
     let shape = ErrorShape::Problem;
     for (problem, slug, ..) in table() {
@@ -355,7 +378,8 @@ fn an_unknown_outcome_names_the_command_that_settles_it_in_every_shape() {
             (ErrorShape::Stripe, "application/json"),
             (ErrorShape::AwsXml, "text/xml"),
         ] {
-            let command = "`idem-proxy records resolve a5a5a5a5a5a5a5a5`";
+            let command =
+                "`idem-proxy records resolve a5a5a5a5a5a5a5a5 --outcome release|complete …`";
             let told = text(&unknown, shape, Some(record()), media_type);
             assert!(told.contains(command), "{told}");
             let told = text(&unknown, shape, None, media_type);

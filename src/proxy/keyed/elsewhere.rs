@@ -7,21 +7,21 @@ use super::Visit;
 use crate::{
     core::transition::Found,
     proxy::answer::Answer,
-    store::{Awaited, StoreError},
+    store::{Awaited, Runs, StoreError},
     telemetry::metrics::{Limit, Outcome},
 };
 
 impl Visit<'_> {
     /// Joins a call that runs on another proxy: waits for what it is settled as, and never executes. `None`: there was no such call to
-    /// begin with.
+    /// begin with, or the store cannot say whether there was; never where it surely runs.
     ///
     /// Dropping the future gives the place up and changes nothing else.
-    pub(super) async fn join_elsewhere(&self, parts: &Parts) -> Option<Answer> {
+    pub(super) async fn join_elsewhere(&self, parts: &Parts, runs: Runs) -> Option<Answer> {
         let (proxy, policy, ask) = (&self.worker.proxy, self.policy(), self.ask());
         let _counted = self.metrics().waiter();
         let wait = proxy
             .records
-            .wait_for_change(&self.id, &ask, policy.max_waiters);
+            .wait_for_change(&self.id, &ask, policy.max_waiters, runs);
         let answer = match timeout(policy.wait_timeout, wait).await {
             Ok(Ok(Awaited::Found(found @ Found::Complete(_)))) => {
                 let mut answer = self.found(&found, parts).await;

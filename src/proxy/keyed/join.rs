@@ -10,6 +10,7 @@ use crate::{
     core::{policy::InFlight, problem::Problem},
     flight::{Flight, Landing},
     proxy::answer::{self, Answer},
+    store::Runs,
     telemetry::metrics::{Limit, Outcome},
 };
 
@@ -57,7 +58,11 @@ impl Visit<'_> {
         let answer = match waiting.await {
             Some(Joined::Answer(answer)) => *answer,
             Some(Joined::Nothing) => return None,
-            Some(Joined::Elsewhere) => return Box::pin(self.join_elsewhere(parts)).await,
+            // Its leader has seen it run: nobody who has joined it executes, however soon it ended.
+            Some(Joined::Elsewhere) => {
+                let answer = Box::pin(self.join_elsewhere(parts, Runs::Surely)).await;
+                return Some(answer.unwrap_or_else(|| self.in_flight()));
+            }
             // A wait that is over is a conflict, never a call of its own.
             None => self.in_flight(),
         };

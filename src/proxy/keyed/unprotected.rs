@@ -6,14 +6,14 @@ use http::{HeaderValue, header::TRAILER, request::Parts};
 
 use super::Visit;
 use crate::{
-    core::policy::OnStoreFailure,
+    core::{policy::OnStoreFailure, problem::Problem},
     proxy::{
         answer::{Answer, mark},
         buffered::Buffered,
         forward::{forward_whole, take_request},
     },
     store::StoreError,
-    telemetry::metrics::Outcome,
+    telemetry::metrics::{Limit, Outcome},
 };
 
 /// What the marker says of an answer that nothing protects.
@@ -44,9 +44,13 @@ impl Visit<'_> {
     /// Nothing is claimed or stored, and nobody can join.
     async fn forward_unprotected(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
+        let Some(_permit) = proxy.executions.take(1) else {
+            proxy.metrics.limit_refused(Limit::MaxExecutions);
+            return self.problem(&Problem::Overloaded, Outcome::Overloaded);
+        };
         if let Some(requests) = proxy.records.unprotected() {
             let (record, route) = (self.record(), self.metrics().name().as_str());
-            tracing::warn!(%record, route, requests, "the store does not answer; keyed requests are forwarded unprotected");
+            tracing::warn!(%record, route, requests, "the store takes no claims; keyed requests are forwarded unprotected");
         }
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);

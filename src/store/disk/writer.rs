@@ -283,7 +283,7 @@ impl Writer {
         if due {
             self.complained = Some(Instant::now());
             let path = self.shared.path.display();
-            tracing::error!(%path, %error, "the disk store does not work: keyed requests are refused until it does");
+            tracing::error!(%path, %error, "the disk store does not work; keyed requests get what on_store_failure says until it does");
         }
     }
 

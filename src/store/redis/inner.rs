@@ -122,6 +122,7 @@ impl Inner {
             id.as_bytes(),
         ];
         let (link, key) = (&self.link, self.key(id));
+        let seen = self.cache.seen(id);
         let told = link.run(&link.scripts.settle, &key, &arguments, 1).await?;
         let mut told = told.into_iter();
         match told.next() {
@@ -154,7 +155,8 @@ impl Inner {
             after_expiry: terms.after_expiry,
             route,
         });
-        self.cache.written(*id, Some(&record));
+        // A purge after it may have been heard of before this.
+        self.cache.fill(*id, &record, seen);
         Ok(Settled::Kept(record))
     }
 

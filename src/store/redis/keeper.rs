@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ::redis::{PushInfo, PushKind, RedisError, Value, aio::MultiplexedConnection, cmd};
@@ -183,14 +183,14 @@ impl Keeper {
         let server = self.server(place);
         match &self.source {
             Source::Member(_) if self.inner.link.shard(&server).is_some() => {
-                tracing::error!(%server, error = %why, "a shard of Redis cannot be used; keyed requests of its slots are refused until it can");
+                tracing::error!(%server, error = %why, "a shard of Redis cannot be used; keyed requests of its slots get what on_store_failure says until it can");
             }
             // A replica by now, or a node that left.
             Source::Member(_) => {
                 tracing::debug!(%server, error = %why, "a Redis node that has no slots is not used");
             }
             Source::Fixed(_) | Source::Sentinels(_) => {
-                tracing::error!(%server, error = %why, "Redis cannot be used; keyed requests are refused until it can");
+                tracing::error!(%server, error = %why, "Redis cannot be used; keyed requests get what on_store_failure says until it can");
             }
         }
         self.said = Some(why);
@@ -312,7 +312,7 @@ impl Keeper {
         }
         let server = self.server(Some(place));
         if !enough {
-            tracing::error!(%server, connected, wanted, "Redis has fewer replicas than wait_replicas; new keys are refused until it has enough");
+            tracing::error!(%server, connected, wanted, "Redis has fewer replicas than wait_replicas; new keys get what on_store_failure says until it has enough");
         } else if self.followed != Some(true) {
             tracing::info!(%server, connected, wanted, "Redis has as many replicas as wait_replicas");
         }
@@ -458,13 +458,19 @@ impl Inner {
         self.changes.wake(&id);
     }
 
-    /// Lets claims go that nobody holds.
+    /// Lets claims go that nobody holds: some of them, for whoever does it has other work, and the rest at the next beat.
     pub(super) async fn let_go(&self) {
-        for one in self.link.due() {
+        let began = Instant::now();
+        let mut due = self.link.abandoned.due(LET_GO).into_iter();
+        while began.elapsed() < LET_GO_WITHIN {
+            let Some(one) = due.next() else {
+                return;
+            };
             if self.release(&one.id, one.token).await.is_err() {
-                self.link.again(one);
+                self.link.abandoned.again([one]);
             }
         }
+        self.link.abandoned.again(due);
     }
 }
 
@@ -473,6 +479,10 @@ const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the server is asked whether it is there.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// So many claims are let go at a beat, and none is begun with later than this.
+const LET_GO: usize = 256;
+const LET_GO_WITHIN: Duration = Duration::from_millis(250);
 
 /// What sentinels publish is looked into so often at most.
 const AFTER_NEWS: Duration = Duration::from_millis(20);

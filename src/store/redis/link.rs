@@ -5,7 +5,9 @@
 //! all nodes, for `PUBLISH` goes to each), and every node is listened to. So a node's own word is what proves something of its own
 //! slots: what is cached of a slot may be believed for a while after its node has answered, and has said in that answer that the slots
 //! are distributed as they are thought to be and that the cluster is whole as it sees it (`cluster`). A slot that has moved is thus
-//! either judged by who has it now, or not believed.
+//! either judged by who has it now, or not believed. One that is moving is still its old node's by every word, although what is purged of
+//! it may be published by the new one: who reaches the old node but neither the new one nor any that is told by it may believe what is
+//! purged, until the slot has moved.
 
 use std::{
     collections::HashMap,
@@ -22,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
+    abandoned::Abandoned,
     kept::millis,
     node::{Live, Node},
     place::address,
@@ -29,11 +32,7 @@ use super::{
     scripts::{Script, Scripts},
     slots::{self, Map},
 };
-use crate::{
-    core::record::{ClaimToken, RecordId},
-    store::StoreError,
-    telemetry::metrics::StoreMetrics,
-};
+use crate::{core::record::RecordId, store::StoreError, telemetry::metrics::StoreMetrics};
 
 /// One of it a store.
 #[derive(Debug)]
@@ -49,17 +48,21 @@ pub(super) struct Link {
     wanted: Mutex<HashMap<(String, u16), Instant>>,
     pub(super) purged: AtomicU64,
     /// Claims that may have been made although nobody was told: to be let go.
-    abandoned: Mutex<Vec<Abandoned>>,
+    pub(super) abandoned: Abandoned,
     complained: Mutex<Option<Instant>>,
 }
 
-/// A claim of which nobody knows whether it was made.
-#[derive(Clone, Debug)]
-pub(super) struct Abandoned {
-    pub(super) id: RecordId,
-    pub(super) token: ClaimToken,
-    /// From then on it was made or never will be.
-    due: Instant,
+/// A script that is to run on one key.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) script: &'a Script,
+    pub(super) key: &'a str,
+    pub(super) arguments: &'a [&'a [u8]],
+    /// The argument at this place is the latest time at which it may still take effect, so far from now, by the clock of the node
+    /// that it is sent to.
+    pub(super) deadline: Option<(usize, Duration)>,
+    /// The place of the time in the answer, which is learnt.
+    pub(super) at: usize,
 }
 
 /// Whether a node is asked for a key that is on its way to it.
@@ -91,7 +94,7 @@ impl Link {
             astray: Notify::new(),
             wanted: Mutex::default(),
             purged: AtomicU64::new(0),
-            abandoned: Mutex::default(),
+            abandoned: Abandoned::default(),
             complained: Mutex::default(),
         }
     }
@@ -190,6 +193,11 @@ impl Link {
         self.routes.load().shard(address)
     }
 
+    /// Whether there are several nodes, between which slots move.
+    pub(super) fn is_clustered(&self) -> bool {
+        matches!(&**self.routes.load(), Routes::Slots(_))
+    }
+
     /// As [`Routes::is_mapped`].
     pub(super) fn is_mapped(&self, map: &Map) -> bool {
         self.routes.load().is_mapped(map)
@@ -211,24 +219,26 @@ impl Link {
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let ran = self.run_there(script, key, arguments, at);
+        let ran = self.run_there(Call {
+            script,
+            key,
+            arguments,
+            deadline: None,
+            at,
+        });
         ran.await.map(|(told, _)| told)
     }
 
     /// The same, and the connection on which it ran.
     pub(super) async fn run_there(
         &self,
-        script: &Script,
-        key: &str,
-        arguments: &[&[u8]],
-        at: usize,
+        call: Call<'_>,
     ) -> Result<(Vec<Value>, Arc<Live>), StoreError> {
-        let mut node = self.node(key)?;
+        let mut node = self.node(call.key)?;
         let (mut asking, began) = (Asking::No, Instant::now());
         for _ in 0..REDIRECTIONS {
             let live = node.live().inspect_err(|_| self.astray.notify_one())?;
-            let tried = self.try_on(&node, &live, asking, script, key, arguments, at);
-            let error = match tried.await {
+            let error = match self.try_on(&node, &live, asking, call).await {
                 Ok(told) => return Ok((told, live)),
                 Err(Failed::Other(error)) => return Err(error),
                 Err(Failed::Elsewhere(how, error)) => {
@@ -261,7 +271,14 @@ impl Link {
         arguments: &[&[u8]],
         at: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let tried = self.try_on(node, live, Asking::No, script, key, arguments, at);
+        let call = Call {
+            script,
+            key,
+            arguments,
+            deadline: None,
+            at,
+        };
+        let tried = self.try_on(node, live, Asking::No, call);
         tried.await.map_err(|failed| match failed {
             Failed::Other(error) => error,
             Failed::Elsewhere(..) => {
@@ -271,26 +288,26 @@ impl Link {
         })
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a script, its arguments, and where it is to run"
-    )]
     async fn try_on(
         &self,
         node: &Node,
         live: &Live,
         asking: Asking,
-        script: &Script,
-        key: &str,
-        arguments: &[&[u8]],
-        at: usize,
+        wanted: Call<'_>,
     ) -> Result<Vec<Value>, Failed> {
-        let sent = node.local();
+        let (sent, script) = (node.local(), wanted.script);
+        let deadline = wanted.deadline.map(|(place, within)| {
+            let latest = node.latest().after(within);
+            (place, latest.as_millis().to_string())
+        });
         let call = |how: &str, what: &str| {
             let mut call = cmd(how);
-            call.arg(what).arg(1).arg(key);
-            for argument in arguments {
-                call.arg(*argument);
+            call.arg(what).arg(1).arg(wanted.key);
+            for (place, argument) in wanted.arguments.iter().enumerate() {
+                match &deadline {
+                    Some((due, latest)) if *due == place => call.arg(latest),
+                    _ => call.arg(*argument),
+                };
             }
             call
         };
@@ -312,7 +329,7 @@ impl Link {
         let Value::Array(told) = told else {
             return Err(Failed::Other(self.odd()));
         };
-        match told.get(at) {
+        match told.get(wanted.at) {
             Some(Value::BulkString(now)) => match millis(now) {
                 Some(now) => node.learn(sent, now),
                 None => return Err(Failed::Other(self.odd())),
@@ -336,8 +353,11 @@ impl Link {
         self.metrics.round_trip();
         let mut both = pipe();
         both.cmd("ASKING").ignore().add_command(command);
-        let told: Vec<Value> = both.query_async(&mut live.connection.clone()).await?;
-        Ok(told.into_iter().next().unwrap_or(Value::Nil))
+        // The error of a pipeline does not say where a redirection leads; that of one command does.
+        both.ignore_errors();
+        let told: Vec<Result<Value, RedisError>> =
+            both.query_async(&mut live.connection.clone()).await?;
+        told.into_iter().next().unwrap_or(Ok(Value::Nil))
     }
 
     fn refused(&self, node: &Node, live: &Live, error: RedisError) -> Failed {
@@ -418,29 +438,6 @@ impl Link {
         true
     }
 
-    /// To be let go once it was made or never will be.
-    pub(super) fn abandon(&self, id: RecordId, token: ClaimToken, within: Duration) {
-        let mut abandoned = self.abandoned.lock();
-        if abandoned.len() < MAX_ABANDONED {
-            let due = Instant::now() + within;
-            abandoned.push(Abandoned { id, token, due });
-        }
-    }
-
-    /// Those that are due.
-    pub(super) fn due(&self) -> Vec<Abandoned> {
-        let mut abandoned = self.abandoned.lock();
-        let now = Instant::now();
-        let (due, rest) = abandoned.drain(..).partition(|one| one.due <= now);
-        *abandoned = rest;
-        due
-    }
-
-    /// Not yet: the server did not take it.
-    pub(super) fn again(&self, one: Abandoned) {
-        self.abandoned.lock().push(one);
-    }
-
     /// The sum of what the nodes say of themselves: keys and bytes.
     pub(super) fn levels(&self) -> (u64, u64) {
         let each = |node: &Arc<Node>| (node.records.load(Relaxed), node.bytes.load(Relaxed));
@@ -452,9 +449,6 @@ impl Link {
 }
 
 const COMPLAIN_EVERY: Duration = Duration::from_secs(1);
-
-/// So many claims can wait to be let go; one more is left to its lease.
-const MAX_ABANDONED: usize = 100_000;
 
 /// A script follows so many nodes that say that another has the key: two, where a slot moves just then, and as many for its moving on.
 const REDIRECTIONS: usize = 4;

@@ -5,6 +5,7 @@
 //!   where it is; `keeper`: makes and keeps the connection; `checks`: what a server must be.
 //! - `topology`: which servers there are: one; the one that `sentinel`s name; or a `cluster`'s, by `slots`. Its work is done on a
 //!   thread of its own. `routes`: who has what, and what is wrong with them.
+//! - `abandoned`: claims that may have been made for nobody.
 //! - `changes`: who waits for a record that runs elsewhere, and `wait`: what they do. Each settlement is published; polling makes up for
 //!   what is lost.
 //! - `replicas`: claims that replicas must have before they count, over connections of their own.
@@ -16,6 +17,7 @@
 //! makes no claim behind the back of whoever gave it up. Whether it took effect before that is not known, so its claim is let go
 //! afterwards.
 
+mod abandoned;
 mod changes;
 mod checks;
 mod cluster;
@@ -51,7 +53,7 @@ use self::{
     changes::Changes,
     keeper::First,
     kept::{Kept, hex, millis},
-    link::Link,
+    link::{Call, Link},
     scripts::Scripts,
 };
 use super::{
@@ -176,7 +178,11 @@ impl RedisStore {
         };
         match told.recv() {
             Ok(First::Unfit { server, why }) => Err(OpenError::Unfit { server, why }),
-            Ok(First::Up | First::Down) | Err(_) => Ok(store),
+            Ok(First::Up | First::Down) => Ok(store),
+            // It would never answer. Why is logged.
+            Err(_) => Err(OpenError::System(std::io::Error::other(
+                "its thread has ended",
+            ))),
         }
     }
 
@@ -216,14 +222,13 @@ impl RedisStore {
             id: *id,
             token,
             within: self.timeout + SLACK * 2,
+            last: terms.lease.max(terms.retention),
         };
         let asked = Instant::now();
         // Of the record that may be taken over: nothing at first.
         let mut over: [Vec<u8>; 3] = Default::default();
         for _ in 0..ROUNDS {
             let seen = inner.cache.seen(id);
-            let deadline = link.node(&key)?.latest().after(self.timeout + SLACK);
-            let deadline = deadline.as_millis().to_string();
             let [over_token, over_state, over_since] = &over;
             let arguments: [&[u8]; 9] = [
                 &token_bytes,
@@ -231,12 +236,19 @@ impl RedisStore {
                 retention.as_bytes(),
                 refused.as_bytes(),
                 &head,
-                deadline.as_bytes(),
+                // The deadline, by the clock of whichever node runs it.
+                b"",
                 over_token,
                 over_state,
                 over_since,
             ];
-            let ran = link.run_there(&link.scripts.begin, &key, &arguments, 1);
+            let ran = link.run_there(Call {
+                script: &link.scripts.begin,
+                key: &key,
+                arguments: &arguments,
+                deadline: Some((DEADLINE, self.timeout + SLACK)),
+                at: 1,
+            });
             let (told, there) = ran.await?;
             let mut told = told.into_iter();
             let (code, now) = (told.next(), time(told.next()));
@@ -369,7 +381,10 @@ struct Unsure<'a> {
     inner: &'a Inner,
     id: RecordId,
     token: ClaimToken,
+    /// From when on it was made or never will be.
     within: Duration,
+    /// How long it can be let go. One whose lease has ended still can, and is an unknown outcome until then, of what never ran.
+    last: Duration,
 }
 
 impl Unsure<'_> {
@@ -380,7 +395,8 @@ impl Unsure<'_> {
 
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
-        self.inner.link.abandon(self.id, self.token, self.within);
+        let abandoned = &self.inner.link.abandoned;
+        abandoned.add(self.id, self.token, self.within, self.last);
     }
 }
 
@@ -404,6 +420,9 @@ fn time(told: Option<Value>) -> Timestamp {
     };
     Timestamp::from_millis(now.unwrap_or(0))
 }
+
+/// The place of the deadline among the arguments of a `begin`.
+const DEADLINE: usize = 5;
 
 /// So often a record changes between its reading and its taking over, at most.
 const ROUNDS: usize = 8;

@@ -95,7 +95,10 @@ impl Node {
     pub(super) fn down_if(&self, live: &Live) {
         let own = self.live.load();
         if own.as_deref().is_some_and(|own| std::ptr::eq(own, live)) {
-            self.down();
+            let before = self.live.compare_and_swap(&own, None);
+            if before.as_deref().is_some_and(|own| std::ptr::eq(own, live)) {
+                self.believed_until.store(0, Relaxed);
+            }
         }
     }
 

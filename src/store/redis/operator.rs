@@ -144,7 +144,8 @@ impl RedisStore {
             if told.first() != Some(&Value::Int(1)) {
                 continue;
             }
-            inner.cache.written(*id, record.as_ref());
+            // It is read again when it is asked for: a purge after it may have been heard of before this.
+            inner.cache.written(*id, None);
             let Some(record) = record else {
                 return Ok(Outcome::Released);
             };

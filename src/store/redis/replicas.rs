@@ -1,19 +1,23 @@
 //! `wait_replicas`: a claim counts once so many replicas have it.
 //!
 //! `WAIT` answers for what its own connection has written, and blocks that connection meanwhile. So it has connections of its own, lanes, of
-//! each server, for as long as the connection lasts over which the claims are made. A lane takes all claims that wait, renews one of
-//! them, and waits once: a replica that has this renewal has everything that the server wrote before it, and so every claim that was made
-//! when the renewal was sent. Claims that are older than the lane's connection are renewed each: what the server was before may have
-//! lost them. While one lane waits, the next takes what comes.
+//! each server, for as long as the connection lasts over which the claims are made. A lane takes all claims that wait, renews every one
+//! of them in one round trip, and waits once. A renewal proves that the server to which the lane leads has the claim, whatever the name
+//! leads to by now, and a replica that has the renewal has the claim. In a cluster each is asked for as one that is on its way: its
+//! slot may not be the server's yet. One that is not renewed there fails alone. While one lane waits, the next takes what comes.
 //!
-//! Only claims are waited for. A failover that loses a settlement leaves the claim, and so an unknown outcome; it executes nothing twice.
+//! A lane that nobody has used for a while may have been closed, by the server or on the way, without anybody's telling: one that is
+//! found broken is opened again once, and one that was idle for long is not tried. Renewals can be repeated.
+//!
+//! Only claims are waited for. A failover that loses a settlement leaves the claim, and so an unknown outcome. Where those are held for
+//! ever, nothing is executed twice by that; where they are released, or held for a while, it may be.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use ::redis::{RedisError, Value, cmd};
+use ::redis::{ErrorKind, RedisError, ServerErrorKind, Value, cmd, pipe};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::{
@@ -41,8 +45,6 @@ struct Waiting {
     id: RecordId,
     token: [u8; 16],
     lease: String,
-    /// When the store was asked for it.
-    asked: Instant,
     until: Instant,
     said: oneshot::Sender<Result<(), StoreError>>,
 }
@@ -85,7 +87,6 @@ impl Lanes {
             id: claim.id,
             token: claim.token.to_bytes(),
             lease: span(terms.lease),
-            asked,
             until,
             said,
         };
@@ -139,8 +140,12 @@ struct Lane {
     place: Place,
     timeout: Duration,
     claims: Arc<Mutex<mpsc::Receiver<Waiting>>>,
+    /// It, and when it was last of use.
     connection: Option<(Live, Instant)>,
 }
+
+/// What the server says to each renewal.
+type Renewed = Vec<Result<Value, RedisError>>;
 
 impl Lane {
     async fn run(mut self) {
@@ -153,10 +158,6 @@ impl Lane {
             // Whoever has waited long enough is gone.
             batch.retain(|claim| !claim.said.is_closed());
             let said = self.wait(&mut batch).await;
-            if said.is_err() {
-                // Whatever went wrong, the next ones do not wait behind it.
-                self.connection = None;
-            }
             for claim in batch {
                 // Nobody may wait for it any more.
                 let _ = claim.said.send(said);
@@ -164,46 +165,32 @@ impl Lane {
         }
     }
 
-    /// Waits once for all of them. Those whose claims are lost are told so and taken out.
+    /// Waits once for all of them. Those that are not renewed are told so and taken out.
     async fn wait(&mut self, batch: &mut Vec<Waiting>) -> Result<(), StoreError> {
-        let (link, node) = (&self.inner.link, &*self.node);
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let (live, since) = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let connected = self.connect().await;
-                (
-                    connected.map_err(|error| link.complains(node, &error))?,
-                    Instant::now(),
-                )
-            }
-        };
-        let (live, since) = &*self.connection.insert((live, since));
-        let mut renewed = false;
-        let mut at = 0;
-        while let Some(claim) = batch.get(at) {
-            if renewed && claim.asked > *since {
-                at += 1;
-                continue;
-            }
-            let key = self.inner.key(&claim.id);
-            let arguments: [&[u8]; 2] = [&claim.token, claim.lease.as_bytes()];
-            let told = link
-                .run_on(node, live, &link.scripts.renew, &key, &arguments, 1)
-                .await?;
-            if matches!(told.first(), Some(Value::Int(1))) {
-                renewed = true;
-                at += 1;
-            } else {
-                let lost = batch.swap_remove(at);
-                let _ = lost.said.send(Err(StoreError::Unavailable));
-            }
-        }
         let Some(until) = batch.iter().map(|claim| claim.until).max() else {
             return Ok(());
         };
+        let used = self.connection.take();
+        let (live, told) = self.renewed(used, batch, until).await?;
+        let (link, node) = (&self.inner.link, &*self.node);
+        let (many, mut told) = (batch.len(), told.into_iter());
+        for claim in std::mem::take(batch) {
+            let failed = match told.next() {
+                Some(Ok(Value::Array(said))) if said.first() == Some(&Value::Int(1)) => {
+                    batch.push(claim);
+                    continue;
+                }
+                // It is lost, or the lane leads to another server.
+                Some(Ok(Value::Array(_))) => StoreError::Unavailable,
+                Some(Err(error)) => link.failed(node, &live, &error),
+                Some(Ok(_)) | None => link.odd(),
+            };
+            // Nobody may wait for it any more.
+            let _ = claim.said.send(Err(failed));
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
         let left = until
             .saturating_duration_since(Instant::now())
             .as_millis()
@@ -212,21 +199,100 @@ impl Lane {
         let mut wait = cmd("WAIT");
         wait.arg(wanted)
             .arg(u64::try_from(left).unwrap_or(u64::MAX));
-        match link.ask(live, &wait).await {
-            Ok(Value::Int(have)) if have >= i64::from(wanted) => Ok(()),
+        match link.ask(&live, &wait).await {
+            Ok(Value::Int(have)) if have >= i64::from(wanted) => {
+                // Where something was not renewed it may lead elsewhere by now.
+                if batch.len() == many {
+                    self.connection = Some((live, Instant::now()));
+                }
+                Ok(())
+            }
             Ok(Value::Int(have)) => Err(link.complains(
                 node,
                 &format_args!("{have} of {wanted} replicas have a claim in time"),
             )),
             Ok(_) => Err(link.odd()),
-            Err(error) => Err(link.failed(node, live, &error)),
+            Err(error) => Err(link.failed(node, &live, &error)),
         }
+    }
+
+    /// Renews all of them, over the connection that was used before if it still works; which it was.
+    async fn renewed(
+        &self,
+        used: Option<(Live, Instant)>,
+        batch: &[Waiting],
+        until: Instant,
+    ) -> Result<(Live, Renewed), StoreError> {
+        let (link, node) = (&self.inner.link, &*self.node);
+        if let Some((live, at)) = used
+            && at.elapsed() < MOST_IDLE
+        {
+            match self.renew(&live, batch).await {
+                Ok(told) => return Ok((live, told)),
+                // It was closed while nobody used it.
+                Err(error) if error.is_io_error() && Instant::now() < until => {}
+                Err(error) => return Err(link.failed(node, &live, &error)),
+            }
+        }
+        let connected = self.connect().await;
+        let live = connected.map_err(|error| link.complains(node, &error))?;
+        match self.renew(&live, batch).await {
+            Ok(told) => Ok((live, told)),
+            Err(error) => Err(link.failed(node, &live, &error)),
+        }
+    }
+
+    /// What the server says to each, in one round trip.
+    async fn renew(&self, live: &Live, batch: &[Waiting]) -> Result<Renewed, RedisError> {
+        let told = self.renew_with(live, batch, Script::Known).await?;
+        let forgotten = |told: &Result<Value, RedisError>| {
+            let kind = told.as_ref().map_err(RedisError::kind);
+            matches!(kind, Err(ErrorKind::Server(ServerErrorKind::NoScript)))
+        };
+        if !told.iter().any(forgotten) {
+            return Ok(told);
+        }
+        self.inner.link.metrics.script_missed();
+        self.renew_with(live, batch, Script::Told).await
+    }
+
+    async fn renew_with(
+        &self,
+        live: &Live,
+        batch: &[Waiting],
+        script: Script,
+    ) -> Result<Renewed, RedisError> {
+        let link = &self.inner.link;
+        let renew = &link.scripts.renew;
+        let clustered = link.is_clustered();
+        let mut all = pipe();
+        all.ignore_errors();
+        if let Script::Told = script {
+            all.cmd("SCRIPT").arg("LOAD").arg(&renew.text).ignore();
+        }
+        for claim in batch {
+            if clustered {
+                all.cmd("ASKING").ignore();
+            }
+            let key = self.inner.key(&claim.id);
+            let call = all.cmd("EVALSHA").arg(&renew.hash).arg(1).arg(key);
+            call.arg(&claim.token[..]).arg(&claim.lease);
+        }
+        link.metrics.round_trip();
+        all.query_async(&mut live.connection.clone()).await
     }
 
     async fn connect(&self) -> Result<Live, RedisError> {
         let connection = self.place.connect_plain(self.timeout + GRACE).await?;
         Ok(Live::new(connection, self.place.clone()))
     }
+}
+
+/// Whether the server knows the script, or is told it.
+#[derive(Clone, Copy)]
+enum Script {
+    Known,
+    Told,
 }
 
 /// So many connections a server.
@@ -240,3 +306,6 @@ const BATCH: usize = 4 * 1024;
 
 /// So much longer than the server is to wait its answer is waited for.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// A connection that was of no use for so long is not used again: what lies between may have forgotten it in silence.
+const MOST_IDLE: Duration = Duration::from_secs(30);

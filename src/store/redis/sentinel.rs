@@ -1,20 +1,21 @@
 //! Sentinels: who the master is, by the word of several of them.
 //!
 //! All that are configured are asked, and the one whose configuration is the newest (by its epoch) is believed: one that was cut off
-//! tells of a master that was. While one of them runs a failover and has not promoted anybody yet, there is no master: what the old one
+//! tells of a master that was. Once more than half of them agree, the others are waited for no longer than a moment: one that does not
+//! answer holds nothing up, and its answer is taken when it comes. While one of them runs a failover and has not promoted anybody yet, there is no master: what the old one
 //! takes from then on is lost with it. What sentinels publish about failovers makes that known at once, and every second they are asked
 //! anyway.
 //!
-//! The URL's credentials are the server's. A sentinel is called without any, and with the same where it wants some; so no password is
-//! sent to one that asks for none.
+//! The URL's credentials are the server's. A sentinel is called without any, and with the same where it says that it wants some; so no
+//! password is sent to one that asks for none, or to what is no sentinel.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use ::redis::{
     ErrorKind, PushInfo, PushKind, RedisError, Value, aio::MultiplexedConnection, from_redis_value,
     pipe,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 use super::place::Place;
 use crate::{config::RedisUrl, tasks::Tasks};
@@ -31,12 +32,28 @@ pub(super) struct Sentinels {
     pub(super) news: Arc<Notify>,
     /// The newest configuration that any of them has told of.
     newest: u64,
+    /// How often they were asked.
+    round: u64,
 }
 
-#[derive(Clone)]
 struct Sentinel {
     place: Place,
     connection: Option<MultiplexedConnection>,
+    /// It is asked, and has not answered yet.
+    asked: Option<Asked>,
+}
+
+struct Asked {
+    answer: JoinHandle<(Option<MultiplexedConnection>, Result<Said, RedisError>)>,
+    round: u64,
+}
+
+/// What comes of asking one of them.
+enum Answer {
+    Said(Said),
+    Failed(RedisError),
+    /// It was asked in an earlier round, or the asking panicked, and that was reported.
+    Nothing,
 }
 
 /// What they say.
@@ -80,6 +97,7 @@ impl Sentinels {
             all.push(Sentinel {
                 place,
                 connection: None,
+                asked: None,
             });
         }
         let template = template.ok_or((ErrorKind::InvalidClientConfig, "no sentinel is named"))?;
@@ -91,33 +109,43 @@ impl Sentinels {
             tasks,
             news: Arc::default(),
             newest: 0,
+            round: 0,
         })
     }
 
-    /// Asks all of them at once.
+    /// Asks all of them at once that have answered what they were asked before.
+    ///
+    /// Dropping the future leaves those asked that are.
     pub(super) async fn ask(&mut self) -> Told {
-        let asked: Vec<_> = self
-            .all
-            .iter()
-            .map(|sentinel| {
-                let (sentinel, master) = (sentinel.clone(), Arc::clone(&self.master));
-                let (timeout, news) = (self.timeout, Arc::clone(&self.news));
-                self.tasks.detach(sentinel.ask(master, timeout, news))
-            })
-            .collect();
-        let (mut said, mut instead) = (Vec::new(), None);
-        for (sentinel, asked) in self.all.iter_mut().zip(asked) {
-            match asked.await {
-                Ok((connection, Ok(one))) => {
-                    sentinel.connection = connection;
-                    said.push(one);
-                }
-                Ok((_, Err(error))) => {
-                    sentinel.connection = None;
-                    instead = Some(error);
-                }
-                // It panicked, and that was reported.
-                Err(_) => sentinel.connection = None,
+        self.round += 1;
+        for sentinel in &mut self.all {
+            if sentinel.asked.is_none() {
+                let (place, connection) = (sentinel.place.clone(), sentinel.connection.clone());
+                let (master, news) = (Arc::clone(&self.master), Arc::clone(&self.news));
+                let answer = call(place, connection, master, self.timeout, news);
+                sentinel.asked = Some(Asked {
+                    answer: self.tasks.detach(answer),
+                    round: self.round,
+                });
+            }
+        }
+        let (mut said, mut instead, mut until) = (Vec::new(), None, None);
+        loop {
+            let answer = match until {
+                None => self.next().await,
+                Some(until) => match tokio::time::timeout_at(until, self.next()).await {
+                    Ok(answer) => answer,
+                    Err(_) => break,
+                },
+            };
+            match answer {
+                None => break,
+                Some(Answer::Said(one)) => said.push(one),
+                Some(Answer::Failed(error)) => instead = Some(error),
+                Some(Answer::Nothing) => {}
+            }
+            if until.is_none() && agreed(&said, self.all.len()) {
+                until = Some(Instant::now() + OTHERS);
             }
         }
         if said.is_empty() {
@@ -132,11 +160,47 @@ impl Sentinels {
         }
     }
 
+    /// The next answer of one that is asked; `None`: no more are.
+    async fn next(&mut self) -> Option<Answer> {
+        std::future::poll_fn(|cx| {
+            let mut next = Poll::Ready(None);
+            for sentinel in &mut self.all {
+                let Some(asked) = &mut sentinel.asked else {
+                    continue;
+                };
+                let Poll::Ready(answer) = Pin::new(&mut asked.answer).poll(cx) else {
+                    next = Poll::Pending;
+                    continue;
+                };
+                let late = asked.round < self.round;
+                sentinel.asked = None;
+                let (connection, said) = match answer {
+                    Ok((connection, said)) => (connection, Some(said)),
+                    Err(_) => (None, None),
+                };
+                sentinel.connection = connection;
+                return Poll::Ready(Some(match said {
+                    Some(Ok(said)) if !late => Answer::Said(said),
+                    Some(Err(error)) => Answer::Failed(error),
+                    Some(Ok(_)) | None => Answer::Nothing,
+                }));
+            }
+            next
+        })
+        .await
+    }
+
     /// Where they are.
     pub(super) fn shown(&self) -> String {
         let all: Vec<_> = self.all.iter().map(|one| one.place.address()).collect();
         all.join(" ")
     }
+}
+
+/// Whether more than half of them tell the newest configuration that is told, and the same master by it.
+fn agreed(said: &[Said], sentinels: usize) -> bool {
+    let best = said.iter().max_by_key(|one| one.epoch);
+    best.is_some_and(|best| said.iter().filter(|one| *one == best).count() > sentinels / 2)
 }
 
 /// Who the master is by what was said, and the epoch of it.
@@ -161,50 +225,49 @@ fn judge(
     Ok((best, first.master.clone()))
 }
 
-impl Sentinel {
-    async fn ask(
-        self,
-        master: Arc<str>,
-        timeout: Duration,
-        news: Arc<Notify>,
-    ) -> (Option<MultiplexedConnection>, Result<Said, RedisError>) {
-        let connection = match self.connection.clone() {
-            Some(connection) => Ok(connection),
-            None => self.connect(&master, timeout, news).await,
-        };
-        match connection {
-            Ok(mut connection) => match ask(&mut connection, &master).await {
-                Ok(said) => (Some(connection), Ok(said)),
-                Err(error) => (None, Err(error)),
-            },
+/// Asks one of them, over its connection if it has one; that, and what it says.
+async fn call(
+    place: Place,
+    connection: Option<MultiplexedConnection>,
+    master: Arc<str>,
+    timeout: Duration,
+    news: Arc<Notify>,
+) -> (Option<MultiplexedConnection>, Result<Said, RedisError>) {
+    let connection = match connection {
+        Some(connection) => Ok(connection),
+        None => connect(&place, &master, timeout, news).await,
+    };
+    match connection {
+        Ok(mut connection) => match ask(&mut connection, &master).await {
+            Ok(said) => (Some(connection), Ok(said)),
             Err(error) => (None, Err(error)),
-        }
+        },
+        Err(error) => (None, Err(error)),
     }
+}
 
-    async fn connect(
-        &self,
-        master: &Arc<str>,
-        timeout: Duration,
-        news: Arc<Notify>,
-    ) -> Result<MultiplexedConnection, RedisError> {
-        let named = Arc::clone(master);
-        let pushed = move |push: &PushInfo| {
-            if about(push, &named) {
-                news.notify_one();
-            }
-        };
-        let bare = self.place.bare();
-        let tried = bare.connect(timeout, pushed.clone()).await;
-        let mut connection = match tried {
-            Err(error) if self.place.has_password() && !error.is_io_error() => {
-                let known = self.place.without_database();
-                known.connect(timeout, pushed).await?
-            }
-            tried => tried?,
-        };
-        connection.subscribe(&CHANNELS[..]).await?;
-        Ok(connection)
-    }
+async fn connect(
+    place: &Place,
+    master: &Arc<str>,
+    timeout: Duration,
+    news: Arc<Notify>,
+) -> Result<MultiplexedConnection, RedisError> {
+    let named = Arc::clone(master);
+    let pushed = move |push: &PushInfo| {
+        if about(push, &named) {
+            news.notify_one();
+        }
+    };
+    let tried = place.bare().connect(timeout, pushed.clone()).await;
+    let mut connection = match tried {
+        Err(error) if place.has_password() && wants_password(&error) => {
+            let known = place.without_database();
+            known.connect(timeout, pushed).await?
+        }
+        tried => tried?,
+    };
+    connection.subscribe(&CHANNELS[..]).await?;
+    Ok(connection)
 }
 
 async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Said, RedisError> {
@@ -228,6 +291,11 @@ async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Sai
     })
 }
 
+/// Whether this says that nothing is told without credentials.
+fn wants_password(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed || error.code() == Some("NOAUTH")
+}
+
 /// Whether something was published about this master; or nothing can be any more.
 fn about(push: &PushInfo, master: &str) -> bool {
     match (&push.kind, push.data.get(1)) {
@@ -247,6 +315,9 @@ const CHANNELS: [&str; 5] = [
     "+promoted-slave",
     "+switch-master",
 ];
+
+/// Once most of them agree, the others are waited for so long.
+const OTHERS: Duration = Duration::from_millis(50);
 
 /// Where sentinels listen, if nothing else is said.
 const PORT: u16 = 26379;
@@ -277,6 +348,16 @@ mod tests {
     }
 
     #[test]
+    fn most_must_tell_the_newest_of_one_master_before_the_others_are_not_waited_for() {
+        assert!(!agreed(&[], 3));
+        assert!(!agreed(&[said(1, 1)], 3));
+        assert!(agreed(&[said(1, 1), said(1, 1)], 3));
+        assert!(!agreed(&[said(1, 1), said(1, 2)], 3));
+        assert!(!agreed(&[said(1, 1), said(1, 1), said(2, 2)], 4));
+        assert!(agreed(&[said(1, 1)], 1));
+    }
+
+    #[test]
     fn nobody_is_master_during_a_failover_or_where_they_differ() {
         let between = Said {
             between: true,
@@ -286,6 +367,52 @@ mod tests {
         assert_eq!(port(&[said(2, 2), between], 1), Ok((2, 2)));
         assert!(port(&[said(1, 1), said(1, 2)], 1).is_err());
         assert!(port(&[], 0).is_err());
+    }
+
+    /// What a listener is told that gives this answer to everything, once a sentinel with a password was looked for there.
+    async fn told_to_who_answers(answer: &'static [u8]) -> Vec<String> {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let url = format!("redis://:secret@127.0.0.1:{port}");
+        let url: RedisUrl = url.parse().expect("a URL");
+        let place = Place::of(&url).expect("a place");
+        let mut told = Vec::new();
+        let serve = async {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut first = [0; 1024];
+                let many = stream.read(&mut first).await.expect("a command");
+                let first = first.get(..many).unwrap_or_default();
+                told.push(String::from_utf8_lossy(first).into_owned());
+                // It may be gone already.
+                let _ = stream.write_all(answer).await;
+            }
+        };
+        let (name, timeout) = ("orders".into(), Duration::from_secs(5));
+        let asked = call(place, None, name, timeout, Arc::default());
+        tokio::select! {
+            () = serve => {}
+            (_, said) = asked => assert!(said.is_err(), "{said:?}"),
+        }
+        told
+    }
+
+    #[tokio::test]
+    async fn a_password_is_told_to_who_asks_for_one_alone() {
+        for answer in [
+            &b"-ERR no such thing\r\n-ERR no such thing\r\n-ERR no such thing\r\n"[..],
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            b"-DENIED protected mode\r\n",
+        ] {
+            let told = told_to_who_answers(answer).await;
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(!told.concat().contains("secret"), "{told:?}");
+        }
+        let told = told_to_who_answers(b"-NOAUTH 1\r\n-NOAUTH 2\r\n-NOAUTH 3\r\n").await;
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].contains("secret"), "{told:?}");
     }
 
     #[test]

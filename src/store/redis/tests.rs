@@ -2,6 +2,7 @@
 
 mod cluster;
 mod clustered;
+mod purged;
 mod replicas;
 mod server;
 
@@ -17,7 +18,7 @@ use crate::{
         transition::Resolution,
     },
     store::{
-        Awaited, Outcome, Purged, Query, Row, model,
+        Awaited, Outcome, Purged, Query, Row, Runs, model,
         suite::{Met, Subject, suite},
     },
     telemetry::metrics::Metrics,
@@ -238,13 +239,17 @@ fn hot(store: &RedisStore, n: u64) -> Option<Met> {
 
 /// What who has waited meets; `None`: it ran, and is gone.
 async fn waited(store: &RedisStore, n: u64) -> Result<Option<Met>, StoreError> {
+    waited_as(store, n, Runs::Perhaps).await
+}
+
+async fn waited_as(store: &RedisStore, n: u64, runs: Runs) -> Result<Option<Met>, StoreError> {
     let (fingerprint, route, terms) = (request("a"), route(), terms());
     let ask = Ask {
         fingerprint: &fingerprint,
         terms: &terms,
         route: &route,
     };
-    match store.wait(&id(n), &ask, 5).await? {
+    match store.wait(&id(n), &ask, 5, runs).await? {
         Awaited::Found(found) => Ok(Some(Met::from(&found))),
         Awaited::Gone => Ok(None),
         Awaited::Nothing => Ok(Some(Met::Nothing)),
@@ -344,6 +349,18 @@ async fn who_waits_elsewhere_is_woken_and_never_claims() {
     // It may have been released before it was looked at first.
     assert!(matches!(met, Ok(None | Some(Met::Nothing))), "{met:?}");
     assert_eq!(meets(&one, 2).await, Met::Nothing, "nobody has claimed it");
+    // Who knows that it ran is never told that nothing did, however late it looks.
+    assert_eq!(waited_as(&other, 3, Runs::Surely).await, Ok(None));
+    assert_eq!(waited(&other, 3).await, Ok(Some(Met::Nothing)));
+}
+
+#[tokio::test]
+async fn who_does_not_know_that_it_runs_waits_for_no_server_that_is_down() {
+    let mut server = Server::start(&[]);
+    let store = open(&server);
+    server.kill();
+    until("it is not ready", || !store.answers()).await;
+    assert_eq!(waited(&store, 1).await, Ok(Some(Met::Nothing)));
 }
 
 #[tokio::test]
@@ -421,8 +438,9 @@ async fn a_claim_that_was_made_and_not_told_is_let_go() {
     let server = Server::start(&[]);
     let store = open(&server);
     let held = claim(&store, 1).await;
-    let within = Duration::ZERO;
-    store.inner.link.abandon(held.id, held.token, within);
+    let (now, last) = (Duration::ZERO, Duration::from_mins(1));
+    let abandoned = &store.inner.link.abandoned;
+    abandoned.add(held.id, held.token, now, last);
     until("it is let go", || server.ask(&["DBSIZE"]) == "0").await;
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn run(
 ) {
     let server = inner.server.clone();
     if let Err(error) = keep(inner, settings, stopped, first).await {
-        tracing::error!(%server, %error, "Redis cannot be used; keyed requests are refused until it can");
+        tracing::error!(%server, %error, "Redis cannot be used; keyed requests get what on_store_failure says until it can");
     }
 }
 

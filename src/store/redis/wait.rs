@@ -11,7 +11,7 @@ use crate::{
         record::{Record, RecordId, State},
         transition::{self, Ask, Found},
     },
-    store::{Awaited, StoreError},
+    store::{Awaited, Runs, StoreError},
 };
 
 impl RedisStore {
@@ -26,11 +26,12 @@ impl RedisStore {
         id: &RecordId,
         ask: &Ask<'_>,
         max: usize,
+        runs: Runs,
     ) -> Result<Awaited, StoreError> {
         let inner = &*self.inner;
         let waiting = inner.changes.join(*id, max).ok_or(StoreError::Full)?;
         let mut changed = waiting.subscribe();
-        let (mut pause, mut ran, mut last) = (LEAST_POLL, false, 0);
+        let (mut pause, mut ran, mut last) = (LEAST_POLL, runs == Runs::Surely, 0);
         loop {
             let told = *changed.borrow_and_update();
             let looked = {
@@ -66,11 +67,9 @@ impl RedisStore {
                 Ok(Some(found)) => return Ok(Awaited::Found(found)),
                 Ok(None) if ran => return Ok(Awaited::Gone),
                 Ok(None) => return Ok(Awaited::Nothing),
-                Err(_) => {
-                    // It may run, for all that is known.
-                    ran = true;
-                    Duration::MAX
-                }
+                // Whether it runs is not known: the store is asked for the claim, and fails or not.
+                Err(_) if !ran => return Ok(Awaited::Nothing),
+                Err(_) => Duration::MAX,
             };
             let poll = pause.min(left.saturating_add(AFTER_LEASE));
             pause = (pause * 2).min(MOST_POLL);

@@ -225,19 +225,19 @@ fn stores(house: &House, families: &mut Vec<MetricFamily>) {
     ));
     families.push(family(
         "idem_proxy_store_up",
-        "Whether the store answers.",
+        "Whether the store takes claims.",
         MetricType::GAUGE,
         up,
     ));
     families.push(family(
         "idem_proxy_store_records",
-        "Records that the store holds, claims among them.",
+        "Records that the store holds, claims among them; with Redis all keys of the server's database.",
         MetricType::GAUGE,
         records,
     ));
     families.push(family(
         "idem_proxy_store_bytes",
-        "Bytes that the store's records take.",
+        "Bytes that the store's records take; with the disk store its database, with Redis all memory of the server.",
         MetricType::GAUGE,
         bytes,
     ));

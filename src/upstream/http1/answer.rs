@@ -1,9 +1,6 @@
 //! Bodies of answers, read from the connection by whoever wants them.
 
-use std::{
-    future::poll_fn,
-    task::{Context, Poll, ready},
-};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -11,6 +8,7 @@ use http_body::{Frame, SizeHint};
 use super::{
     Connection, Unfinished,
     chunked::{Chunked, Piece},
+    early::Early,
     head::{self, Framing},
 };
 use crate::{core::trailers, upstream::Pool};
@@ -20,7 +18,16 @@ use crate::{core::trailers, upstream::Pool};
 #[derive(Debug)]
 pub(in crate::upstream) struct Answer {
     left: Left,
-    on: Option<(Box<Connection>, Pool)>,
+    on: Option<On>,
+}
+
+/// What it comes by.
+#[derive(Debug)]
+enum On {
+    /// A connection that the request has gone out by, whole.
+    Alone(Box<Connection>, Pool),
+    /// One that it still goes out by.
+    Shared(Early),
 }
 
 /// What is still to come.
@@ -39,6 +46,11 @@ impl Answer {
         connection: Box<Connection>,
         pool: Pool,
     ) -> Self {
+        let on = if connection.is_sent() {
+            On::Alone(connection, pool)
+        } else {
+            On::Shared(Early::new(connection, &pool))
+        };
         let mut answer = Self {
             left: match framing {
                 Framing::Nothing | Framing::Length(0) => Left::Nothing,
@@ -46,7 +58,7 @@ impl Answer {
                 Framing::Chunked => Left::Chunked(Chunked::default()),
                 Framing::UntilClose => Left::UntilClose,
             },
-            on: Some((connection, pool)),
+            on: Some(on),
         };
         if answer.is_end_stream() {
             answer.ended();
@@ -68,20 +80,20 @@ impl Answer {
         }
     }
 
-    /// The next piece. What is left of the request goes out meanwhile.
+    /// The next piece.
     pub(in crate::upstream) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
-        let Some((connection, _)) = &mut self.on else {
-            return Poll::Ready(None);
+        let left = &mut self.left;
+        let piece = match &mut self.on {
+            None => return Poll::Ready(None),
+            Some(On::Alone(connection, _)) => Self::poll_piece(left, connection, cx),
+            Some(On::Shared(early)) => {
+                early.poll_read(cx, |connection, cx| Self::poll_piece(left, connection, cx))
+            }
         };
-        if !connection.is_sent()
-            && let Poll::Ready(Err(why)) = connection.poll_send(cx)
-        {
-            return Poll::Ready(Some(Err(self.broken(why))));
-        }
-        match ready!(Self::poll_piece(&mut self.left, connection, cx)) {
+        match ready!(piece) {
             Ok(frame) => {
                 if self.is_end_stream() {
                     self.ended();
@@ -143,20 +155,12 @@ impl Answer {
         why
     }
 
-    /// The answer has come whole. A request that has not gone out yet, which it then did not need, goes out behind it.
+    /// The answer has come whole.
     fn ended(&mut self) {
-        let Some((mut connection, pool)) = self.on.take() else {
-            return;
-        };
-        if connection.is_sent() {
-            pool.keep(connection);
-            return;
+        match self.on.take() {
+            Some(On::Alone(connection, pool)) => pool.keep(connection),
+            Some(On::Shared(early)) => early.answered(),
+            None => {}
         }
-        let tasks = pool.tasks().clone();
-        tasks.detach(async move {
-            if poll_fn(|cx| connection.poll_send(cx)).await.is_ok() {
-                pool.keep(connection);
-            }
-        });
     }
 }

@@ -1,6 +1,6 @@
 //! One HTTP/1 connection to an upstream, driven by whoever has a request on it.
 //!
-//! There is no task behind it: the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
+//! There is no task behind it, but where an answer comes early (`early`): the future that waits for an answer writes the request and reads the head, and whoever reads the body reads
 //! the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
@@ -11,14 +11,16 @@
 
 mod answer;
 mod chunked;
+mod early;
 mod head;
 mod request;
 
 use std::{
-    future::Future as _,
+    future::{Future as _, poll_fn},
     io::{self, IoSlice},
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::BytesMut;
@@ -26,6 +28,7 @@ use http::{Method, Request};
 use http_body::Body as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
+    task::coop::unconstrained,
     time::Instant,
 };
 
@@ -55,10 +58,16 @@ pub(super) struct Connection {
     interim: usize,
     method: Method,
     after: After,
+    order: Order,
     out: Out,
     body: Option<OutgoingBody>,
     encoding: Encoding,
     sending: Sending,
+    /// So many bytes of it were taken by the socket, or went nowhere. Inside TLS one at least as soon as it was tried: a write that fails there may have
+    /// gone out in part.
+    written: u64,
+    /// How long a piece of the body may take, where the body says so.
+    patience: Option<Duration>,
 }
 
 /// How far a request has gone out.
@@ -66,6 +75,8 @@ pub(super) struct Connection {
 enum Sending {
     /// Its head waits for the body's first piece, which may be about to come: both are then written at once.
     Held,
+    /// The same, but has waited for its turn: it goes now, with what there is.
+    Due,
     /// It goes on.
     Going,
     /// The same, but the upstream takes no more: what it has said is still to be read, so that a write that fails is no end. What is
@@ -77,9 +88,30 @@ enum Sending {
     Lost,
 }
 
+/// When the head of the answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The request had gone out whole.
+    Behind,
+    /// Something of it was still to go. An upstream that does not read it all may take what is left for the next request.
+    Early,
+}
+
+/// What is left of a request behind its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remainder {
+    /// The answer may rely on it.
+    Wanted,
+    /// The upstream has said that it ends the connection, or has ended it.
+    Unwanted,
+}
+
 /// Why a request that may have been sent has no answer, or an answer no end.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfinished {
+    /// Not one byte of the request was taken: meanwhile the connection broke, or the upstream closed it (0) or spoke (so many bytes).
+    #[error("the connection ended before the request was begun")]
+    NotBegun(io::Result<usize>),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
@@ -119,31 +151,43 @@ impl Connection {
             interim: 0,
             method: Method::GET,
             after: After::Reuse,
+            order: Order::Behind,
             out: Out::default(),
             body: None,
             encoding: Encoding::Nothing,
             sending: Sending::Whole,
+            written: 0,
+            patience: None,
         }
     }
 
     /// What the upstream has done to it unasked, as far as the event loop knows: closed it (0), said something (so many bytes), or broken
     /// it. `None`, the only good sign: nothing.
+    ///
+    /// A task that has spent its turn's budget is told of every socket that it is not ready. Here that would pass for a good sign, so it is
+    /// asked outside the budget.
     pub(super) fn unasked(&mut self) -> Option<io::Result<usize>> {
         if !self.input.is_empty() {
             return Some(Ok(self.input.len()));
         }
         let mut cx = Context::from_waker(Waker::noop());
-        match self.poll_fill(&mut cx) {
+        let filled = unconstrained(poll_fn(|cx| self.poll_fill(cx)));
+        match pin!(filled).poll(&mut cx) {
             Poll::Pending => None,
             Poll::Ready(said) => Some(said),
         }
     }
 
     /// Takes a request, of which nothing is written yet. The connection has to be idle.
-    pub(super) fn begin(&mut self, request: Request<OutgoingBody>) {
+    pub(super) fn begin(&mut self, mut request: Request<OutgoingBody>) {
         self.lines.reset();
         self.interim = 0;
+        self.written = 0;
         self.out.clear();
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            // One without a body should not look as if it had one.
+            request.body_mut().look_ahead();
+        }
         self.encoding = write_head(&request, &mut self.out.front);
         let (parts, body) = request.into_parts();
         self.method = parts.method;
@@ -151,18 +195,41 @@ impl Connection {
             Encoding::Nothing => None,
             Encoding::Length(_) | Encoding::Chunked(_) => Some(body),
         };
-        self.sending = match &self.body {
-            Some(OutgoingBody::Streamed(_)) => Sending::Held,
-            Some(OutgoingBody::Whole(_)) | None => Sending::Going,
+        (self.sending, self.patience) = match &self.body {
+            Some(OutgoingBody::Streamed(body)) => (Sending::Held, Some(body.patience())),
+            Some(OutgoingBody::Whole(_)) | None => (Sending::Going, None),
         };
     }
 
+    /// Takes over the request of a connection that nothing of it was written to. This one has to be idle.
+    pub(super) fn takes_over(&mut self, from: Self) {
+        self.lines.reset();
+        self.interim = 0;
+        self.written = 0;
+        self.method = from.method;
+        self.out = from.out;
+        self.body = from.body;
+        self.encoding = from.encoding;
+        self.patience = from.patience;
+        self.sending = Sending::Going;
+    }
+
     /// Sends the request that was begun and reads the head of its answer, which is not 1xx but for 101.
+    ///
+    /// After [`Unfinished::NotBegun`] the request is still there, and another connection may take it over.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Unfinished>> {
+        if self.sending == Sending::Due {
+            // The upstream may have closed the connection in that turn, or spoken on it.
+            if let Some(unasked) = self.unasked() {
+                return Poll::Ready(Err(Unfinished::NotBegun(unasked)));
+            }
+            self.sending = Sending::Going;
+        }
         if let Poll::Ready(Err(why)) = self.poll_send(cx) {
             return Poll::Ready(Err(why));
         }
-        if self.is_held(cx) {
+        if self.is_held(cx) || self.written == 0 {
+            // Nothing that comes before the request's first byte could be its answer.
             return Poll::Pending;
         }
         loop {
@@ -185,6 +252,11 @@ impl Connection {
                 continue;
             }
             self.after = head.after;
+            self.order = if self.is_sent() {
+                Order::Behind
+            } else {
+                Order::Early
+            };
             return Poll::Ready(Ok(head));
         }
     }
@@ -194,7 +266,7 @@ impl Connection {
         if self.sending != Sending::Held {
             return false;
         }
-        self.sending = Sending::Going;
+        self.sending = Sending::Due;
         cx.waker().wake_by_ref();
         true
     }
@@ -204,9 +276,24 @@ impl Connection {
         matches!(self.sending, Sending::Whole | Sending::Lost)
     }
 
-    /// Whether another request may follow: the last one was answered, and nothing stands in the way.
+    /// Whether another request may follow: the last one was answered behind its own end, and nothing stands in the way.
     pub(super) fn may_follow(&self) -> bool {
-        self.sending == Sending::Whole && self.after == After::Reuse && self.input.is_empty()
+        self.sending == Sending::Whole
+            && self.after == After::Reuse
+            && self.order == Order::Behind
+            && self.input.is_empty()
+    }
+
+    /// What becomes of the rest of a request whose answer has come whole. Of an unwanted one nothing more is written; what is left of its
+    /// body is read.
+    fn remainder(&mut self) -> Remainder {
+        if self.after == After::Reuse && self.sending != Sending::Deaf {
+            return Remainder::Wanted;
+        }
+        if !self.is_sent() {
+            self.sending = Sending::Deaf;
+        }
+        Remainder::Unwanted
     }
 
     /// Makes it small for the time that it is idle.
@@ -310,17 +397,23 @@ impl Connection {
     /// Writes some of what waits.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
         if self.sending == Sending::Deaf {
+            self.written += self.out.data.len() as u64;
             self.out.clear();
             return Poll::Ready(Ok(()));
+        }
+        if self.wire.keeps_what_it_writes() {
+            self.written = self.written.max(1);
         }
         let parts = self.out.parts().map(IoSlice::new);
         let wrote = Pin::new(&mut self.wire).poll_write_vectored(cx, &parts);
         match ready!(wrote) {
             Ok(0) => Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into())),
             Ok(count) => {
+                self.written += count as u64;
                 self.out.advance(count);
                 Poll::Ready(Ok(()))
             }
+            Err(error) if self.written == 0 => Poll::Ready(Err(Unfinished::NotBegun(Err(error)))),
             Err(error) => Poll::Ready(self.unless_deaf(Err(error))),
         }
     }
@@ -356,3 +449,6 @@ fn is_closed(error: &io::Error) -> bool {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, Method, Request,
+    HeaderMap, HeaderName, Request,
     header::{CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING},
 };
 use http_body::Body;
@@ -23,8 +23,8 @@ pub(super) enum Encoding {
 
 /// Writes the head of `request`, and says how its body follows.
 ///
-/// A length that the head names is kept, for it was checked. GET and HEAD without one have no body: what a client means by an unframed one
-/// is nothing, nearly always.
+/// A length that the head names is kept, for it was checked; but where there is no body, it is 0. A body without one goes in chunks,
+/// whatever the method.
 pub(super) fn write_head<B: Body>(request: &Request<B>, out: &mut Vec<u8>) -> Encoding {
     let target = request.uri().path_and_query();
     let target = target.map_or("/", |target| target.as_str());
@@ -46,12 +46,12 @@ pub(super) fn write_head<B: Body>(request: &Request<B>, out: &mut Vec<u8>) -> En
     }
     let body = request.body();
     let encoding = if body.is_end_stream() {
+        // The upstream would wait for what never comes.
+        named = named.map(|_| 0);
         Encoding::Nothing
     } else if let Some(length) = named.or_else(|| body.size_hint().exact()) {
         named = Some(length);
         Encoding::Length(length)
-    } else if matches!(*request.method(), Method::GET | Method::HEAD) {
-        Encoding::Nothing
     } else if announces {
         Encoding::Chunked(announced(request.headers()))
     } else {
@@ -224,14 +224,22 @@ mod tests {
                 &[("content-length", "0")],
                 "HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
             ),
+            (
+                "POST",
+                &[("content-length", "7")],
+                "HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
+            ),
         ] {
             let (head, encoding) = written(method, fields, whole(""));
             assert!(head.ends_with(expected), "{head}");
             assert!(matches!(encoding, Encoding::Nothing));
         }
         let (head, encoding) = written("GET", &[], Unsized);
-        assert!(head.ends_with("HTTP/1.1\r\n\r\n"), "{head}");
-        assert!(matches!(encoding, Encoding::Nothing));
+        assert!(
+            head.ends_with("HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"),
+            "{head}"
+        );
+        assert!(matches!(encoding, Encoding::Chunked(_)));
     }
 
     #[test]

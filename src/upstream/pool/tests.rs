@@ -40,18 +40,31 @@ fn serving() -> (u16, Arc<AtomicUsize>) {
 }
 
 fn pool(host: &str, port: u16) -> Pool {
-    let text = format!("[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\n");
+    pool_with(host, port, TaskTracker::new())
+}
+
+fn pool_with(host: &str, port: u16, tracker: TaskTracker) -> Pool {
+    let text = format!(
+        "[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\nresponse_timeout = \"1s\"\nmax_idle_connections = 300\n"
+    );
     let loaded = config::parse("test", &text, []).loaded().unwrap();
     let upstream = loaded.config.upstreams[0].clone();
     let origin = Origin::new(upstream, Metrics::new(&[])).unwrap();
     let runtime = tokio::runtime::Handle::current();
-    Pool::new(origin, Tasks::new(runtime, TaskTracker::new()))
+    Pool::new(origin, Tasks::new(runtime, tracker))
+}
+
+fn get() -> Request<OutgoingBody> {
+    let request = Request::get("/").header("host", "a");
+    request.body(OutgoingBody::Whole(None)).unwrap()
 }
 
 async fn ask(pool: &Pool) {
-    let request = Request::get("/").header("host", "a");
-    let request = request.body(OutgoingBody::Whole(None)).unwrap();
-    let response = pool.send(request).await.unwrap();
+    answered(pool.send(get())).await;
+}
+
+async fn answered(call: Call) {
+    let response = call.await.unwrap();
     assert_eq!(response.status(), 200);
     response.into_body().collect().await.unwrap();
 }
@@ -95,17 +108,18 @@ async fn a_connection_to_an_address_stays() {
 
 /// A server that serves each connection by `serve`; the number of its connections.
 fn scripted(
-    serve: fn(TcpStream, &mpsc::Sender<()>),
+    serve: impl Fn(TcpStream, &mpsc::Sender<()>) + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>, mpsc::Receiver<()>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);
     let (done, told) = mpsc::channel();
+    let serve = Arc::new(serve);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             count.fetch_add(1, Ordering::SeqCst);
-            let done = done.clone();
+            let (done, serve) = (done.clone(), Arc::clone(&serve));
             thread::spawn(move || serve(stream, &done));
         }
     });
@@ -141,15 +155,21 @@ const LONG: usize = 32 << 20;
 #[tokio::test]
 async fn a_request_goes_out_whole_behind_an_answer_that_came_early() {
     let (port, connections, told) = scripted(|mut stream, done| {
-        let mut left = LONG - read_head(&mut stream).unwrap();
+        let behind = read_head(&mut stream).unwrap();
         stream.write_all(OK).unwrap();
-        let mut piece = vec![0; 1 << 16];
+        if behind == 0 {
+            return;
+        }
+        let (mut left, mut piece) = (LONG - behind, vec![0; 1 << 16]);
         while left > 0 {
             left -= stream.read(&mut piece).unwrap();
         }
+        assert_eq!(
+            stream.read(&mut piece).unwrap(),
+            0,
+            "it is closed behind it"
+        );
         done.send(()).unwrap();
-        read_head(&mut stream).unwrap();
-        stream.write_all(OK).unwrap();
     });
     let pool = pool("127.0.0.1", port);
     let request = Request::post("/").header("host", "a");
@@ -158,11 +178,51 @@ async fn a_request_goes_out_whole_behind_an_answer_that_came_early() {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, "ok");
     word(told).await;
-    while pool.0.origin.idle_total.load(Ordering::Relaxed) == 0 {
-        tokio::task::yield_now().await;
-    }
     ask(&pool).await;
-    assert_eq!(connections.load(Ordering::SeqCst), 1, "it serves the next");
+    assert_eq!(connections.load(Ordering::SeqCst), 2, "it served one alone");
+}
+
+/// Asks with a long body a server that answers early with `answer`, and does not read on before all is over; how much came in all.
+async fn read_late(answer: &'static [u8]) -> usize {
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let read = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&read);
+    let (port, _, told) = scripted(move |mut stream, done| {
+        let behind = read_head(&mut stream).unwrap();
+        stream.write_all(answer).unwrap();
+        gate.lock().recv_timeout(Duration::from_secs(60)).unwrap();
+        let (mut all, mut piece) = (behind, vec![0; 1 << 16]);
+        while let Ok(more @ 1..) = stream.read(&mut piece) {
+            all += more;
+        }
+        count.store(all, Ordering::SeqCst);
+        done.send(()).unwrap();
+    });
+    let tracker = TaskTracker::new();
+    let pool = pool_with("127.0.0.1", port, tracker.clone());
+    let body = OutgoingBody::whole(vec![b'x'; LONG].into());
+    let request = Request::post("/").header("host", "a").body(body).unwrap();
+    let response = pool.send(request).await.unwrap();
+    assert!(!tracker.is_empty(), "a drain waits for it");
+    response.into_body().collect().await.unwrap();
+    tracker.close();
+    let over = tokio::time::timeout(Duration::from_secs(45), tracker.wait());
+    over.await.expect("the rest of the request is bounded");
+    open.send(()).unwrap();
+    word(told).await;
+    read.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn the_rest_of_a_request_is_not_offered_for_ever() {
+    assert!(read_late(OK).await < LONG);
+}
+
+#[tokio::test]
+async fn nothing_more_goes_to_an_upstream_that_has_said_it_closes() {
+    let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    assert!(read_late(closing).await < LONG);
 }
 
 #[tokio::test]
@@ -181,6 +241,125 @@ async fn a_connection_that_was_closed_meanwhile_is_not_used() {
     }
     pool.drop_old();
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
+}
+
+/// A gate that everybody waits at until it is opened.
+type Gate = Arc<std::sync::Barrier>;
+
+/// A pool of so many idle connections to a server that has said `last` on each of them since, and closed it.
+async fn all_spoken_on(many: usize, last: &'static [u8]) -> (Pool, Arc<AtomicUsize>) {
+    let gate = Gate::new(std::sync::Barrier::new(many + 1));
+    let (all_asked, all_kept) = (Arc::clone(&gate), Arc::clone(&gate));
+    let count = AtomicUsize::new(0);
+    let (port, connections, mut told) = scripted(move |mut stream, done| {
+        let is_early = count.fetch_add(1, Ordering::SeqCst) < many;
+        read_head(&mut stream).unwrap();
+        if is_early {
+            all_asked.wait();
+        }
+        stream.write_all(OK).unwrap();
+        if is_early {
+            all_asked.wait();
+            stream.write_all(last).unwrap();
+            drop(stream);
+            done.send(()).unwrap();
+        }
+    });
+    let pool = pool("127.0.0.1", port);
+    let asking: Vec<_> = (0..many)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move { ask(&pool).await })
+        })
+        .collect();
+    let gate_opened = tokio::task::spawn_blocking(move || gate.wait());
+    for one in asking {
+        one.await.unwrap();
+    }
+    gate_opened.await.unwrap();
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), many);
+    tokio::task::spawn_blocking(move || all_kept.wait())
+        .await
+        .unwrap();
+    for _ in 0..many {
+        told = word(told).await;
+    }
+    // The word may have come ahead of the event loop's next look at its sockets.
+    tokio::task::yield_now().await;
+    (pool, connections)
+}
+
+#[tokio::test]
+async fn of_many_connections_that_were_closed_none_is_used() {
+    let (pool, connections) = all_spoken_on(200, b"").await;
+    ask(&pool).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 201);
+    let (pool, _) = all_spoken_on(200, b"").await;
+    pool.drop_old();
+    assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_was_said_unasked_is_heard_by_a_task_that_has_spent_its_budget() {
+    let stray = b"HTTP/1.1 500 Stray\r\nContent-Length: 0\r\n\r\n";
+    let (pool, connections) = all_spoken_on(1, stray).await;
+    let call = std::future::poll_fn(|cx| {
+        while let Poll::Ready(one) = tokio::task::coop::poll_proceed(cx) {
+            one.made_progress();
+        }
+        Poll::Ready(pool.send(get()))
+    });
+    answered(call.await).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+/// A server that answers once and resets the connection when it is told to; the first `breaking` connections only.
+fn resetting(breaking: usize) -> (u16, Arc<AtomicUsize>, mpsc::Receiver<()>, Gate) {
+    let gate = Gate::new(std::sync::Barrier::new(2));
+    let told = Arc::clone(&gate);
+    let count = AtomicUsize::new(0);
+    let (port, connections, done) = scripted(move |mut stream, done| {
+        let breaks = count.fetch_add(1, Ordering::SeqCst) < breaking;
+        while read_head(&mut stream).is_some() {
+            stream.write_all(OK).unwrap();
+            if breaks {
+                told.wait();
+                socket2::SockRef::from(&stream)
+                    .set_linger(Some(Duration::ZERO))
+                    .unwrap();
+                drop(stream);
+                done.send(()).unwrap();
+                return;
+            }
+        }
+    });
+    (port, connections, done, gate)
+}
+
+#[tokio::test]
+async fn a_request_that_a_broken_connection_took_nothing_of_goes_out_on_a_fresh_one() {
+    let (port, connections, told, gate) = resetting(1);
+    let pool = pool("127.0.0.1", port);
+    ask(&pool).await;
+    let body = OutgoingBody::whole(vec![b'x'; 100].into());
+    let call = pool.send(Request::post("/").body(body).unwrap());
+    gate.wait();
+    // The event loop does not look: the connection is found broken when it is written to.
+    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    answered(call).await;
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_first_write_that_fails_whole_proves_that_nothing_was_sent() {
+    let (port, _, told, gate) = resetting(1);
+    let pool = pool("127.0.0.1", port);
+    ask(&pool).await;
+    let mut exchange = pool.exchange(pool.take_idle(Instant::now()).unwrap(), get(), Used::Before);
+    gate.wait();
+    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    let failed = (&mut exchange).await.unwrap_err();
+    assert!(matches!(failed, SendFailure::NotSent(_)), "{failed}");
 }
 
 #[tokio::test]
@@ -204,9 +383,7 @@ async fn an_answer_that_breaks_off_is_none() {
         stream.write_all(&OK[..OK.len() - 1]).unwrap();
     });
     let pool = pool("127.0.0.1", port);
-    let request = Request::get("/").header("host", "a");
-    let request = request.body(OutgoingBody::Whole(None)).unwrap();
-    let response = pool.send(request).await.unwrap();
+    let response = pool.send(get()).await.unwrap();
     assert!(response.into_body().collect().await.is_err());
     assert_eq!(pool.0.origin.idle_total.load(Ordering::Relaxed), 0);
 }

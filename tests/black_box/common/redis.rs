@@ -131,13 +131,27 @@ fn answer(from: &mut BufReader<TcpStream>) -> Option<String> {
     }
 }
 
-/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
-pub(super) fn program() -> std::ffi::OsString {
-    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed. Where the system can see to that, it ends with the thread
+/// that starts it, also if that is killed.
+pub(super) fn command() -> Command {
+    let program = std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER");
+    let program = program.unwrap_or_else(|| "redis-server".into());
+    let setpriv = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "true"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if setpriv.is_ok_and(|status| status.success()) {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    }
 }
 
 fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
-    Command::new(program())
+    command()
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--dir"])
         .arg(folder.path())

@@ -211,7 +211,7 @@ impl Sentinel {
         }
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a file");
-        let child = Command::new(super::redis::program())
+        let child = super::redis::command()
             .arg(file)
             .arg("--sentinel")
             .stdout(Stdio::null())

@@ -68,10 +68,14 @@ impl Cluster {
     /// Asks each node something of its clock.
     pub(super) fn clocks(&self, command: &str, value: &str) {
         for (at, node) in (0..).zip(&self.0) {
-            let (first, last) = range(at);
-            let mut names = (0..16).map(|n| format!("clock:{n}"));
-            let name = names.find(|name| (first..=last).contains(&slots::slot(name.as_bytes())));
-            node.ask(&[command, &name.expect("a name for each"), value]);
+            node.ask(&[command, &clock(at), value]);
+        }
+    }
+
+    /// Sets the clocks of this node and those after it.
+    pub(super) fn clocks_from(&self, first: u16, value: &str) {
+        for (at, node) in (0..).zip(&self.0).filter(|(at, _)| *at >= first) {
+            node.ask(&["SET", &clock(at), value]);
         }
     }
 
@@ -81,6 +85,14 @@ impl Cluster {
             node.ask(&["FLUSHALL"]);
         }
     }
+}
+
+/// The key of a node's clock.
+fn clock(node: u16) -> String {
+    let (first, last) = range(node);
+    let mut names = (0..16).map(|n| format!("clock:{n}"));
+    let name = names.find(|name| (first..=last).contains(&slots::slot(name.as_bytes())));
+    name.expect("a name for each")
 }
 
 /// First and last slot of a node.

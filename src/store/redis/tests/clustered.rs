@@ -47,6 +47,49 @@ async fn claims_wait_for_the_replicas_of_their_own_shard() {
     assert_eq!(meets(&store, followed).await, done());
 }
 
+#[tokio::test]
+async fn while_a_slot_moves_its_claims_wait_for_the_replicas_of_who_takes_them() {
+    let mut cluster = Cluster::start();
+    let replicas: Vec<_> = cluster.nodes().iter().map(Server::replica).collect();
+    let settings = Settings {
+        wait_replicas: 1,
+        ..on(cluster.servers())
+    };
+    let metrics = Metrics::new(&[]).store("redis");
+    let store = RedisStore::open(&settings, "n", CACHE, None, metrics).expect("it opens");
+    until("all have replicas", || store.answers()).await;
+    let [moving, stays, _] = one_each(&store);
+    move_slot(&mut cluster, &store, moving, Moved::Keys);
+    // The second node takes what is new of that slot, and does so beside its own.
+    let (moved, own) = tokio::join!(claim(&store, moving), claim(&store, stays));
+    for held in [moved, own] {
+        let key = store.inner.key(&held.id);
+        // A replica does not import: it is asked for all that it has.
+        assert!(replicas[1].ask(&["KEYS", "*"]).contains(&key), "{key}");
+        complete(&store, held).await;
+    }
+}
+
+#[tokio::test]
+async fn a_claim_is_in_time_by_the_clock_of_the_node_that_takes_it() {
+    const HOUR: u64 = 3_600_000;
+    let mut cluster = Cluster::start();
+    cluster.clocks("SET", &START.to_string());
+    let settings = on(cluster.servers());
+    let metrics = Metrics::new(&[]).store("redis");
+    let store = RedisStore::open_with(Scripts::of_test(), &settings, "n", CACHE, None, metrics);
+    let store = store.expect("it opens");
+    let [moving, ..] = one_each(&store);
+    // What the first node's clock shows is known.
+    complete(&store, claim(&store, moving).await).await;
+    assert_eq!(store.purge(&id(moving)).await, Ok(Purged::Gone));
+    cluster.clocks_from(1, &(START + HOUR).to_string());
+    move_slot(&mut cluster, &store, moving, Moved::Keys);
+    let held = claim(&store, moving).await;
+    complete(&store, held).await;
+    assert_eq!(meets(&store, moving).await, done());
+}
+
 fn all() -> Query {
     Query {
         standing: None,
@@ -135,6 +178,27 @@ async fn a_key_is_followed_while_its_slot_moves() {
         // Nothing is under the key any more, so that it is made where the slot goes.
         let _held = claim(&store, n).await;
     }
+}
+
+#[tokio::test]
+async fn who_takes_a_key_on_its_way_may_name_another() {
+    let mut cluster = Cluster::start();
+    let store = open_on(&cluster, TIMEOUT);
+    let n = one_each(&store)[0];
+    let slot = super::super::slots::slot(store.inner.key(&id(n)).as_bytes()).to_string();
+    let nodes = cluster.nodes();
+    let ids: Vec<_> = nodes
+        .iter()
+        .map(|node| node.ask(&["CLUSTER", "MYID"]))
+        .collect();
+    // The first still moves it to the second, which knows already that it went on to the third.
+    nodes[0].ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+    nodes[1].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[2]]);
+    nodes[2].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[2]]);
+    let held = claim(&store, n).await;
+    let key = store.inner.key(&held.id);
+    assert_eq!(nodes[2].ask(&["EXISTS", &key]), "1");
+    complete(&store, held).await;
 }
 
 #[tokio::test]

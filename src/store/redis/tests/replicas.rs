@@ -105,6 +105,27 @@ async fn one_wait_serves_many_claims() {
     assert!(calls < CLAIMS / 2, "{calls} waits for {CLAIMS} claims");
 }
 
+#[tokio::test]
+async fn connections_that_were_closed_meanwhile_are_made_again() {
+    // More than there are lanes, which take turns.
+    const CLAIMS: u64 = 12;
+    let server = Server::start(&[]);
+    let replica = server.replica();
+    let store = opened(&server, 1);
+    until("it has its replica", || store.answers()).await;
+    for n in 1..=CLAIMS {
+        let _held = claim(&store, n).await;
+    }
+    // The one that listens is of another type.
+    let killed = server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert_ne!(killed, "0");
+    for n in CLAIMS + 1..=CLAIMS * 2 {
+        let held = claim(&store, n).await;
+        let key = store.inner.key(&held.id);
+        assert_eq!(replica.ask(&["EXISTS", &key]), "1", "{n}");
+    }
+}
+
 /// Runs all of them side by side.
 async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures

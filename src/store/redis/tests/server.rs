@@ -41,7 +41,7 @@ impl Server {
     }
 
     fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
-        Command::new(program())
+        command()
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(folder.path())
@@ -115,9 +115,23 @@ impl Server {
     }
 }
 
-/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed.
-fn program() -> std::ffi::OsString {
-    std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+/// Which server: `IDEM_PROXY_TEST_REDIS_SERVER`, or the one that is installed. Where the system can see to that, it ends with the thread
+/// that starts it, also if that is killed.
+fn command() -> Command {
+    let program = std::env::var_os("IDEM_PROXY_TEST_REDIS_SERVER");
+    let program = program.unwrap_or_else(|| "redis-server".into());
+    let setpriv = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "true"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if setpriv.is_ok_and(|status| status.success()) {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    }
 }
 
 /// A port that is free, and is so 10,000 further up too, where nodes of a cluster talk with each other.

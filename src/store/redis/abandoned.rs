@@ -1,0 +1,96 @@
+//! Claims of which nobody knows whether they were made: to be let go, some at a time.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::core::record::{ClaimToken, RecordId};
+
+/// All of a store's.
+#[derive(Debug, Default)]
+pub(super) struct Abandoned(Mutex<Vec<One>>);
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct One {
+    pub(super) id: RecordId,
+    pub(super) token: ClaimToken,
+    /// From then on it was made or never will be.
+    due: Instant,
+    /// By then it has ended by itself.
+    ends: Instant,
+}
+
+impl Abandoned {
+    /// To be let go once it was made or never will be, `within` from now, and for as long as it may `last` then.
+    pub(super) fn add(&self, id: RecordId, token: ClaimToken, within: Duration, last: Duration) {
+        let mut all = self.0.lock();
+        if all.len() < MOST {
+            let due = Instant::now() + within;
+            let ends = due.checked_add(last).unwrap_or(due + LONGEST);
+            all.push(One {
+                id,
+                token,
+                due,
+                ends,
+            });
+        }
+    }
+
+    /// Those that are due, so many at most; those that have ended are forgotten.
+    pub(super) fn due(&self, most: usize) -> Vec<One> {
+        let mut all = self.0.lock();
+        let now = Instant::now();
+        let mut due = Vec::new();
+        all.retain(|one| {
+            let taken = one.due <= now && one.ends > now && due.len() < most;
+            if taken {
+                due.push(one.clone());
+            }
+            one.ends > now && !taken
+        });
+        due
+    }
+
+    /// Not yet: the server did not take it, or was not asked. Others come first.
+    pub(super) fn again(&self, ones: impl IntoIterator<Item = One>) {
+        self.0.lock().extend(ones);
+    }
+}
+
+/// So many can wait to be let go; one more is left to its lease.
+const MOST: usize = 100_000;
+
+/// One that lasts for ever is tried for so long.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::fixtures::id;
+
+    fn ids(due: &[One]) -> Vec<RecordId> {
+        due.iter().map(|one| one.id).collect()
+    }
+
+    #[test]
+    fn a_few_at_a_time_are_let_go_in_turn_and_none_that_has_ended() {
+        let all = Abandoned::default();
+        let (now, last) = (Duration::ZERO, Duration::from_mins(1));
+        let add = |n, within, last| {
+            let token = ClaimToken::from_random([1; 16]);
+            all.add(id(n), token, within, last);
+        };
+        add(1, now, Duration::ZERO);
+        add(2, last, last);
+        for n in 3..=5 {
+            add(n, now, last);
+        }
+        let first = all.due(2);
+        assert_eq!(ids(&first), [id(3), id(4)]);
+        all.again(first);
+        assert_eq!(ids(&all.due(2)), [id(5), id(3)]);
+        assert_eq!(ids(&all.due(2)), [id(4)]);
+        assert!(all.due(2).is_empty());
+    }
+}

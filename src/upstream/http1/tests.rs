@@ -1,0 +1,65 @@
+//! One connection over a pair of sockets, between the steps that a caller takes.
+
+use std::future::poll_fn;
+
+use tokio::{io::AsyncWriteExt as _, net::UnixStream};
+
+use super::*;
+use crate::{
+    net::Stream,
+    telemetry::metrics::{Metrics, Side},
+};
+
+fn connection() -> (Connection, UnixStream) {
+    let (ours, upstream) = UnixStream::pair().unwrap();
+    let open = Metrics::new(&[]).connection(Side::Upstream);
+    (
+        Connection::new(Wire::plain(Stream::Unix(ours), open), None),
+        upstream,
+    )
+}
+
+fn get() -> Request<OutgoingBody> {
+    let request = Request::get("/").header("host", "a");
+    request.body(OutgoingBody::Whole(None)).unwrap()
+}
+
+#[tokio::test]
+async fn a_head_that_waited_for_its_turn_does_not_go_into_a_connection_spoken_on() {
+    let (mut connection, mut upstream) = connection();
+    connection.begin(get());
+    connection.sending = Sending::Due;
+    upstream
+        .write_all(b"HTTP/1.1 408 Late\r\n\r\n")
+        .await
+        .unwrap();
+    tokio::task::yield_now().await;
+    let head = poll_fn(|cx| connection.poll_head(cx)).await;
+    assert!(
+        matches!(head, Err(Unfinished::NotBegun(Ok(21)))),
+        "{head:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_before_the_first_byte_leaves_the_request_whole() {
+    let (mut closed, upstream) = connection();
+    drop(upstream);
+    closed.begin(get());
+    let head = poll_fn(|cx| closed.poll_head(cx)).await;
+    assert!(
+        matches!(head, Err(Unfinished::NotBegun(Err(_)))),
+        "{head:?}"
+    );
+    let (mut fresh, mut upstream) = connection();
+    fresh.takes_over(closed);
+    upstream
+        .write_all(b"HTTP/1.1 204 Done\r\n\r\n")
+        .await
+        .unwrap();
+    let head = poll_fn(|cx| fresh.poll_head(cx)).await.unwrap();
+    assert_eq!(head.status, 204);
+    let mut sent = [0; 64];
+    let count = upstream.read(&mut sent).await.unwrap();
+    assert_eq!(&sent[..count], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+}
