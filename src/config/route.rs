@@ -239,6 +239,20 @@ pub(super) fn warn(report: &Report, config: &Config) {
             ));
         }
     }
+    let timeout = config.store.redis.timeout;
+    let hasty: Vec<&str> = keyed()
+        .filter(|route| {
+            config.store.kind == StoreKind::Redis && route.policy.terms.lease <= timeout
+        })
+        .map(|route| route.name.as_str())
+        .collect();
+    if !hasty.is_empty() {
+        report.warn(format!(
+            "lease of route {}: it is no longer than store.redis.timeout: a claim that the store gives late is over before its call \
+             can begin, and its request is refused",
+            hasty.join(", ")
+        ));
+    }
     let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {
         let concerned = keyed().filter(|route| route.policy.identity.from.iter().any(has));
         let names: Vec<&str> = concerned.map(|route| route.name.as_str()).collect();

@@ -200,6 +200,25 @@ fn a_claim_that_is_found_lost_when_its_answer_is_saved_again_is_counted_once() {
 }
 
 #[test]
+fn a_claim_whose_lease_may_have_ended_begins_nothing() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let patient =
+        settings(&redis, "policy.lease = '1s'").replace("timeout = '1s'", "timeout = '20s'");
+    let proxy = Proxy::with(&upstream, &patient);
+    let request = Request::order(&key());
+    redis.freeze();
+    let mut claiming = proxy.begin(&request);
+    // The server gives the claim when it goes on, and says so at once; for all that the proxy knows it was given a lease ago.
+    sleep_ms(1300);
+    redis.thaw();
+    problem(&claiming.answer(), "store-unavailable");
+    assert_eq!(upstream.executions(), 0);
+    // The claim was let go: the next request is executed.
+    executed(proxy.send(&request));
+    assert_eq!(upstream.executions(), 1);
+}
+
+#[test]
 fn an_answer_that_redis_never_takes_is_executed_once_and_not_replayed() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
     let proxy = Proxy::with(&upstream, &settings(&redis, ""));

@@ -2,7 +2,7 @@
 
 use crate::common::{
     Gate, Proxy, Redis, Request, Step, Upstream, eventually, executed, key, marker, problem,
-    replayed, reply,
+    replayed, reply, unprotected,
 };
 
 fn settings(redis: &Redis, more: &str) -> String {
@@ -34,7 +34,7 @@ fn without_a_store_each_copy_is_forwarded_marked_counted_and_not_kept() {
     // A failure of the upstream is what it is for an unkeyed request, and has no marker.
     upstream.then(Step::drop());
     let failed = proxy.send(&request);
-    problem(&failed, "upstream-failed");
+    unprotected(&failed, "upstream-failed");
     assert_eq!(marker(&failed), None);
     redis.restart();
     proxy.await_metric("idem_proxy_store_up", &[], 1.0);

@@ -120,6 +120,16 @@ pub(crate) fn problem(answer: &Answer, slug: &str) -> Value {
     document
 }
 
+/// A 502 or 504 of a request that no key protects: nobody is told to send it again.
+#[track_caller]
+pub(crate) fn unprotected(answer: &Answer, slug: &str) {
+    let document = answer.json();
+    assert_eq!(document["type"], format!("urn:idem-proxy:problem:{slug}"));
+    assert_eq!(document["status"], answer.status, "{document}");
+    assert_eq!(document["retryable"], false, "{document}");
+    assert_eq!(document.get("reuse_key"), None, "{document}");
+}
+
 /// The seconds that `Retry-After` asks for.
 #[track_caller]
 pub(crate) fn retry_after(answer: &Answer) -> u64 {

@@ -21,7 +21,7 @@ mod upstream;
 mod wire;
 
 pub(crate) use client::{Answer, Client, Request};
-pub(crate) use expect::{executed, marker, problem, replayed, retry_after};
+pub(crate) use expect::{executed, marker, problem, replayed, retry_after, unprotected};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::Redis;
 pub(crate) use script::{Gate, Reply, Step, events, reply};
