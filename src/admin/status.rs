@@ -10,7 +10,7 @@ use super::{
     health::{Readiness, upstream_json},
 };
 use crate::{
-    config::{Config, Listen, Target, Upstream},
+    config::{Config, Listen, StoreKind, Target, Upstream},
     store::{Stores, clock::wall},
     telemetry::{
         log::rfc3339,
@@ -111,7 +111,10 @@ fn limits(state: &AdminState, config: &Config) -> Map<String, Value> {
         Limit::MaxExecutions => Some(config.server.max_executions as u64),
         Limit::MaxBufferedBytes => Some(config.server.max_buffered_bytes as u64),
         Limit::MaxClaims => Some(config.store.memory.max_claims as u64),
-        Limit::MaxBytes => Some(config.store.disk.max_bytes),
+        // The bound of other stores is not the proxy's to say.
+        Limit::MaxBytes => {
+            (config.store.kind == StoreKind::Disk).then_some(config.store.disk.max_bytes)
+        }
         Limit::AdminConnections => Some(super::MAX_CONNECTIONS as u64),
         Limit::MaxWaiters | Limit::OpenFiles => None,
     };

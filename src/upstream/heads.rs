@@ -22,7 +22,7 @@ use super::wire::Wire;
 pub(super) const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// So many interim answers (1xx) may come before the answer.
-pub(super) const MAX_INTERIM: usize = 100;
+pub(super) const MAX_INTERIM: usize = 1000;
 
 /// Why an answer's head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ impl BadHead {
             Self::NoStatusLine => "an answer begins with an empty line",
             Self::TooLarge => "an answer's head is over 64 KiB",
             Self::TooManyFields => "an answer's head has over 100 fields",
-            Self::TooManyInterim => "over 100 interim answers came before the answer",
+            Self::TooManyInterim => "over 1000 interim answers came before the answer",
         }
     }
 }

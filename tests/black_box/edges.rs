@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{
     PATIENCE, Proxy, Request, Step, Upstream, eventually, executed, key, problem, replayed, reply,
+    unprotected,
 };
 
 #[test]
@@ -107,7 +108,7 @@ fn an_upload_does_not_double_the_time_that_an_answer_may_take() {
     let proxy = Proxy::with(&upstream, "upstream.response_timeout = '2s'");
     upstream.then(Step::hang());
     let started = Instant::now();
-    problem(
+    unprotected(
         &proxy.send(&Request::write("POST", "/free").body("x")),
         "upstream-timeout",
     );
