@@ -4,13 +4,13 @@
 //! HTTP/2 connections serve many; which of the two an upstream speaks over TLS is learned from each connection that is made.
 //! A connection to a name ends after about five minutes, so that a name which leads elsewhere is followed.
 
+mod call;
+
 use std::{
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -23,13 +23,15 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+pub use self::call::Call;
+use self::call::{Exchange, Way};
 use super::{
     MaybeSent, NotSent, OutgoingBody, SendFailure, UpstreamBody,
     addresses::lifetime,
     connect::{Connected, Speaks, Unreached, Want, connect},
     framing::judge,
     heads::{MAX_HEAD_BYTES, Turn, Watching},
-    http1::{Answer, Connection, Unfinished},
+    http1::Connection,
     leave::Leave,
     multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
     origin::Origin,
@@ -427,85 +429,11 @@ impl Pool {
     }
 }
 
-/// A request that was taken; its answer's head. It is small: the request is where its connection is.
-#[must_use = "what is not polled is not sent"]
-pub struct Call(Way);
-
-enum Way {
-    /// On an HTTP/1 connection that stood.
-    Standing(Exchange, Option<Leave>),
-    /// Making a connection is rare and its future large; boxed, it costs the others nothing.
-    Any(Pin<Box<dyn Future<Output = Result<Response<UpstreamBody>, SendFailure>> + Send>>),
-}
-
-impl Future for Call {
-    type Output = Result<Response<UpstreamBody>, SendFailure>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Way::Standing(exchange, leave) = &mut self.0 {
-            match (
-                ready!(Pin::new(&mut *exchange).poll(cx)),
-                exchange.on.take(),
-            ) {
-                (Err(SendFailure::NotSent(why)), Some((untouched, pool))) => {
-                    let leave = leave.take();
-                    self.0 = Way::Any(Box::pin(async move {
-                        pool.exchange_again(untouched, why, leave).await
-                    }));
-                }
-                (outcome, _) => return Poll::Ready(outcome),
-            }
-        }
-        match &mut self.0 {
-            Way::Any(call) => call.as_mut().poll(cx),
-            Way::Standing(..) => Poll::Pending, // it was replaced above
-        }
-    }
-}
-
 /// Whether a request may be begun now.
 fn still(leave: Option<&Leave>) -> Result<(), SendFailure> {
     match leave {
         Some(leave) if leave.is_over() => Err(SendFailure::NotSent(NotSent::without_leave())),
         Some(_) | None => Ok(()),
-    }
-}
-
-/// A request on an HTTP/1 connection.
-struct Exchange {
-    /// Until the head has come; and where nothing of the request was taken, which is then still here.
-    on: Option<(Box<Connection>, Pool)>,
-    used: Used,
-}
-
-impl Future for Exchange {
-    type Output = Result<Response<UpstreamBody>, SendFailure>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let used = self.used;
-        let head = match &mut self.on {
-            Some((connection, _)) => ready!(connection.poll_head(cx)),
-            None => return Poll::Pending, // it has completed, and is not polled any more
-        };
-        let on = self.on.take();
-        let (head, (connection, pool)) = match (head, on) {
-            (Ok(head), Some(on)) => (head, on),
-            (Err(why @ Unfinished::NotBegun(_)), on) => {
-                self.on = on;
-                return Poll::Ready(Err(SendFailure::unfinished(why, used)));
-            }
-            (Err(why), _) => return Poll::Ready(Err(SendFailure::unfinished(why, used))),
-            (Ok(_), None) => return Poll::Pending,
-        };
-        let body = Answer::new(head.body, connection, pool);
-        let mut response = Response::new(UpstreamBody::http1(body));
-        *response.status_mut() = head.status;
-        *response.version_mut() = head.version;
-        *response.headers_mut() = head.fields;
-        if let Some(reason) = head.reason {
-            response.extensions_mut().insert(reason);
-        }
-        Poll::Ready(Ok(response))
     }
 }
 

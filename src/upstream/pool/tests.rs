@@ -7,6 +7,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
+    task::Poll,
     thread,
 };
 
@@ -216,7 +217,7 @@ async fn read_late(answer: &'static [u8]) -> usize {
     let (port, _, told) = scripted(move |mut stream, done| {
         let behind = read_head(&mut stream).unwrap();
         stream.write_all(answer).unwrap();
-        gate.lock().recv_timeout(Duration::from_secs(60)).unwrap();
+        gate.lock().recv_timeout(Duration::from_mins(1)).unwrap();
         let (mut all, mut piece) = (behind, vec![0; 1 << 16]);
         while let Ok(more @ 1..) = stream.read(&mut piece) {
             all += more;
@@ -293,8 +294,9 @@ async fn all_spoken_on(many: usize, last: &'static [u8]) -> (Pool, Arc<AtomicUsi
     let pool = pool("127.0.0.1", port);
     let asking: Vec<_> = (0..many)
         .map(|_| {
-            let pool = pool.clone();
-            tokio::spawn(async move { ask(&pool).await })
+            let asking = pool.clone();
+            let tasks = pool.tasks();
+            tasks.spawn(async move { ask(&asking).await })
         })
         .collect();
     let gate_opened = tokio::task::spawn_blocking(move || gate.wait());
