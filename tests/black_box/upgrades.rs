@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
 };
 
-use crate::common::{Client, PATIENCE, Proxy, Request, Upstream, key, problem};
+use crate::common::{Client, PATIENCE, Proxy, Request, Upstream, key, problem, unprotected};
 
 const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
 
@@ -217,7 +217,7 @@ fn only_what_was_asked_for_may_be_switched_to() {
         let mut far = stage.accept();
         far.head();
         far.say(answer);
-        problem(&client.answer(), "upstream-failed");
+        unprotected(&client.answer(), "upstream-failed");
         assert_eq!(far.rest(), b"");
     }
 }
@@ -339,12 +339,12 @@ fn an_upstream_that_is_not_there_or_does_not_answer_is_told_as_ever() {
     client.ask(&asking("GET", "/ws"));
     let mut far = stage.accept();
     far.head();
-    problem(&client.answer(), "upstream-timeout");
+    unprotected(&client.answer(), "upstream-timeout");
     assert_eq!(far.rest(), b"");
     let mut client = stage.proxy.client();
     client.ask(&asking("GET", "/ws"));
     stage.accept().head();
-    problem(&client.answer(), "upstream-failed");
+    unprotected(&client.answer(), "upstream-failed");
     let Stage { listener, proxy } = stage;
     drop(listener);
     problem(&proxy.send(&asking("GET", "/ws")), "upstream-unreachable");

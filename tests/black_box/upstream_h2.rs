@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::common::{
     Client, Proxy, Request, Upstream, authority::Authority, eventually, executed, key, problem,
-    replayed,
+    replayed, unprotected,
 };
 
 /// An origin that speaks HTTP/2 and does what a request's path says; it stays until the process ends.
@@ -380,7 +380,7 @@ fn many_requests_share_a_connection_and_a_time_out_ends_its_own_stream_alone() {
     eventually("all have come", || origin.state().seen.len() == 31);
     assert_eq!(origin.state().connections, 1);
     let mut hung = hung;
-    problem(&hung.answer(), "upstream-timeout");
+    unprotected(&hung.answer(), "upstream-timeout");
     eventually("its stream was reset", || {
         origin.state().resets == [Reason::CANCEL]
     });
