@@ -168,6 +168,27 @@ fn upstream(text: &str, upstreams: &[(String, Option<Upstream>)]) -> Result<usiz
     })
 }
 
+/// Of leases that no claim outlives which the store gives late.
+fn warn_of_short_leases(report: &Report, config: &Config) {
+    let timeout = config.store.redis.timeout;
+    let hasty: Vec<&str> = config
+        .routes
+        .iter()
+        .filter(|route| route.policy.key != KeyRule::Off)
+        .filter(|route| {
+            config.store.kind == StoreKind::Redis && route.policy.terms.lease <= timeout
+        })
+        .map(|route| route.name.as_str())
+        .collect();
+    if !hasty.is_empty() {
+        report.warn(format!(
+            "lease of route {}: it is no longer than store.redis.timeout: a claim that the store gives late is over before its call \
+             can begin, and its request is refused",
+            hasty.join(", ")
+        ));
+    }
+}
+
 /// What is valid and may not be what was meant.
 pub(super) fn warn(report: &Report, config: &Config) {
     let (routes, upstreams, server) = (&config.routes, &config.upstreams, &config.server);
@@ -239,20 +260,7 @@ pub(super) fn warn(report: &Report, config: &Config) {
             ));
         }
     }
-    let timeout = config.store.redis.timeout;
-    let hasty: Vec<&str> = keyed()
-        .filter(|route| {
-            config.store.kind == StoreKind::Redis && route.policy.terms.lease <= timeout
-        })
-        .map(|route| route.name.as_str())
-        .collect();
-    if !hasty.is_empty() {
-        report.warn(format!(
-            "lease of route {}: it is no longer than store.redis.timeout: a claim that the store gives late is over before its call \
-             can begin, and its request is refused",
-            hasty.join(", ")
-        ));
-    }
+    warn_of_short_leases(report, config);
     let advice = |has: &dyn Fn(&CallerPart) -> bool, why: &str| {
         let concerned = keyed().filter(|route| route.policy.identity.from.iter().any(has));
         let names: Vec<&str> = concerned.map(|route| route.name.as_str()).collect();

@@ -61,13 +61,13 @@ mod tests {
     fn leave_counts_from_when_it_was_asked_for() {
         let asked = Moment(Moment::now().0 - 5_000);
         assert!(Leave::new(asked, Duration::from_secs(4)).is_over());
-        let leave = Leave::new(asked, Duration::from_secs(60));
+        let leave = Leave::new(asked, Duration::from_mins(1));
         assert!(!leave.is_over());
         // What was asked for earlier takes nothing back.
         leave.extend(asked, Duration::from_secs(1));
         assert!(!leave.is_over());
         let over = Leave::new(asked, Duration::ZERO);
-        over.extend(Moment::now(), Duration::from_secs(60));
+        over.extend(Moment::now(), Duration::from_mins(1));
         assert!(!over.clone().is_over(), "it was given again");
     }
 }

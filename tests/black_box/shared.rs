@@ -228,7 +228,7 @@ fn an_answer_that_redis_never_takes_is_executed_once_and_not_replayed() {
         "OK"
     );
     let request = Request::order(&key());
-    upstream.then(reply(201).body(&"x".repeat(1 << 20)));
+    upstream.then(reply(201).body("x".repeat(1 << 20)));
     assert_eq!(proxy.send(&request).status, 201);
     proxy.await_metric(
         "idem_proxy_records_settled_total",
