@@ -69,14 +69,7 @@ impl StoredAnswer {
     /// The same with a body that has a buffer of its own already.
     #[must_use]
     pub fn with_body(status: StatusCode, kept: &HeaderMap, body: Bytes) -> Self {
-        let (lines, _) = copied(kept, |_| true, &[]);
-        Self {
-            status,
-            trailers: 0,
-            lines,
-            body,
-            execution: None,
-        }
+        Self::capture_some(status, kept, |_| true, Gathered::Own(body))
     }
 
     /// The same with these fields behind its body, copied as the rest was. Those it had before go.
