@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
+use bytes::{BufMut as _, BytesMut};
 use http::{Method, Request};
 use http_body::Body as _;
 use tokio::{
@@ -479,6 +479,26 @@ impl Connection {
             self.room = (self.room * 2).min(MOST_READ);
         }
         Poll::Ready(Ok(read))
+    }
+
+    /// Reads once, at most so many bytes, straight into `buffer`: first those that were read already. How many; never 0.
+    fn poll_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Vec<u8>,
+        most: u64,
+    ) -> Poll<Result<u64, Unfinished>> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        if !self.input.is_empty() {
+            let here = self.input.split_to(most.min(self.input.len()));
+            buffer.extend_from_slice(&here);
+            return Poll::Ready(Ok(here.len() as u64));
+        }
+        let mut room = buffer.limit(most);
+        match ready!(pin!(self.wire.read_buf(&mut room)).poll(cx))? {
+            0 => Poll::Ready(Err(Unfinished::Closed)),
+            read => Poll::Ready(Ok(read as u64)),
+        }
     }
 }
 
