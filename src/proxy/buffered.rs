@@ -141,6 +141,18 @@ impl Pieces {
     }
 }
 
+impl From<Vec<u8>> for Pieces {
+    /// A whole body in a buffer of its own.
+    fn from(all: Vec<u8>) -> Self {
+        let length = all.len();
+        Self {
+            first: None,
+            all,
+            length,
+        }
+    }
+}
+
 /// A body whose buffer has room for one part in so many more has a buffer of its own size.
 const SPARE: usize = 16;
 

@@ -40,7 +40,7 @@ use crate::{
         metrics::{Outcome, RouteMetrics, StatusClass},
         spans::CallEnd,
     },
-    upstream::{Leave, Moment, OutgoingBody, Pool, SendFailure, UpstreamBody},
+    upstream::{Broken, Leave, Moment, OutgoingBody, Pool, SendFailure, UpstreamBody},
 };
 
 /// What the first client is told.
@@ -315,6 +315,14 @@ fn too_large(
     }
 }
 
+/// An answer of so many bytes or more does not come with its head.
+const LARGE: usize = 16 * 1024;
+
+fn broken_off(record: ShortId, error: &Broken) -> Called {
+    tracing::warn!(%record, %error, "an answer broke off");
+    Called::Failed(Failure::MaybeSent)
+}
+
 async fn read_answer(
     parts: response::Parts,
     mut body: UpstreamBody,
@@ -334,14 +342,22 @@ async fn read_answer(
     }
     let request_bytes = room.units();
     let mut pieces = Pieces::default();
+    if announced >= LARGE && body.has_length() {
+        // What is copied together is paid for twice, here by every page of it: it is read into the buffer that it is kept in.
+        let mut whole = Vec::with_capacity(announced);
+        while body.has_length() {
+            if let Err(error) = body.read_into(&mut whole).await {
+                return broken_off(record, &error);
+            }
+            room.force_to(request_bytes + whole.len());
+        }
+        pieces = whole.into();
+    }
     let mut trailers = HeaderMap::new();
     while let Some(frame) = body.frame().await {
         let frame = match frame {
             Ok(frame) => frame,
-            Err(error) => {
-                tracing::warn!(%record, %error, "an answer broke off");
-                return Called::Failed(Failure::MaybeSent);
-            }
+            Err(error) => return broken_off(record, &error),
         };
         let length = match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => data.len(),

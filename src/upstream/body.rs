@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
     sync::{
         Arc,
@@ -231,7 +232,7 @@ pub(crate) async fn next_piece(
     incoming: &mut Received,
     pause: &mut Pause,
 ) -> Option<Result<Frame<Bytes>, Incomplete>> {
-    std::future::poll_fn(|cx| poll_piece(incoming, pause, cx)).await
+    poll_fn(|cx| poll_piece(incoming, pause, cx)).await
 }
 
 fn poll_piece(
@@ -312,6 +313,23 @@ impl UpstreamBody {
     /// The same on a connection that serves no other request.
     pub(super) const fn alone(incoming: Received) -> Self {
         Self(Source::Alone(incoming))
+    }
+
+    /// Whether [`Self::read_into`] reads it: it comes over HTTP/1, and has a length.
+    pub(crate) const fn has_length(&self) -> bool {
+        matches!(&self.0, Source::Http1(answer) if answer.has_length())
+    }
+
+    /// Reads some of a body that has a length straight from its connection, behind what is in `buffer`. Once it has come whole, it has none.
+    ///
+    /// Dropping the future loses nothing: what was read is in `buffer`.
+    pub(crate) async fn read_into(&mut self, buffer: &mut Vec<u8>) -> Result<(), Broken> {
+        match &mut self.0 {
+            Source::Http1(answer) => poll_fn(|cx| answer.poll_into(cx, buffer))
+                .await
+                .map_err(Broken::Http1),
+            Source::Http2(..) | Source::Alone(_) => Ok(()),
+        }
     }
 }
 

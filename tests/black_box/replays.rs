@@ -116,6 +116,35 @@ fn bodies_come_back_byte_for_byte_whatever_they_are() {
 }
 
 #[test]
+fn large_bodies_come_back_byte_for_byte_however_they_are_framed() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    for size in [8_000, 16_383, 16_384, 16_385, 200_000, 1 << 20] {
+        let body = (0..=250).cycle().take(size).collect::<Vec<u8>>();
+        for answer in [reply(201), reply(201).chunked(), reply(201).until_close()] {
+            let request = Request::order(&key());
+            upstream.then(answer.body(&body));
+            let first = executed(proxy.send(&request));
+            assert!(first.body == body, "{size} bytes");
+            replayed(&proxy.send(&request), &first);
+        }
+    }
+}
+
+#[test]
+fn a_large_answer_that_breaks_off_is_an_unknown_outcome() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    for cut in [10, 20_000, 199_999] {
+        let request = Request::order(&key());
+        upstream.then(reply(201).body("x".repeat(200_000)).cut_after(cut));
+        problem(&proxy.send(&request), "upstream-failed");
+        problem(&proxy.send(&request), "outcome-unknown");
+    }
+    assert_eq!(upstream.executions(), 3);
+}
+
+#[test]
 fn an_answer_that_ends_with_its_connection_is_replayed_with_a_length() {
     let upstream = Upstream::start();
     let proxy = Proxy::start(&upstream);

@@ -43,18 +43,23 @@ const END: u8 = 0xff;
 /// member twice after unescaping, or nests deeper than 128. This holds for parts that do not count, too.
 #[must_use]
 pub fn json(body: &[u8], ignore: &[JsonPointer], only: &[JsonPointer]) -> Option<Vec<u8>> {
-    std::str::from_utf8(body).ok()?;
-    Scanner::new(body, body.len()).document(Wanted::of_document(ignore, only))
+    let form = Scanner::new(body, body.len()).document(Wanted::of_document(ignore, only))?;
+    is_text(body).then_some(form)
 }
 
 /// Whether [`json`] takes this for JSON.
 #[must_use]
 pub fn is_json(body: &[u8]) -> bool {
-    std::str::from_utf8(body).is_ok() && Scanner::new(body, 0).document(Wanted::Nothing).is_some()
+    Scanner::new(body, 0).document(Wanted::Nothing).is_some() && is_text(body)
+}
+
+/// Asked last: what is no JSON has most often shown that in its first bytes, where all of a body is read for this.
+fn is_text(body: &[u8]) -> bool {
+    std::str::from_utf8(body).is_ok()
 }
 
 struct Scanner<'t, 'r> {
-    /// What is not read yet; valid UTF-8, except that it may start within a character of a string.
+    /// What is not read yet. A form of what is no UTF-8 means nothing.
     rest: &'t [u8],
     out: Vec<u8>,
     /// The arrays and objects that the scanner is in, outermost first.

@@ -106,6 +106,40 @@ impl Answer {
         }
     }
 
+    /// Whether a length was announced, and something of it is left.
+    pub(in crate::upstream) const fn has_length(&self) -> bool {
+        matches!(self.left, Left::Length(_))
+    }
+
+    /// Reads some of a body that has a length, behind what is in `buffer`.
+    pub(in crate::upstream) fn poll_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Poll<Result<(), Unfinished>> {
+        let Left::Length(left) = &mut self.left else {
+            return Poll::Ready(Ok(()));
+        };
+        let read = match &mut self.on {
+            None => return Poll::Ready(Ok(())),
+            Some(On::Alone(connection, _)) => connection.poll_into(cx, buffer, *left),
+            Some(On::Shared(early)) => {
+                early.poll_read(cx, |connection, cx| connection.poll_into(cx, buffer, *left))
+            }
+        };
+        match ready!(read) {
+            Ok(read) => {
+                *left = left.saturating_sub(read);
+                if *left == 0 {
+                    self.left = Left::Nothing;
+                    self.ended();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Err(why) => Poll::Ready(Err(self.broken(why))),
+        }
+    }
+
     fn poll_piece(
         left: &mut Left,
         connection: &mut Connection,

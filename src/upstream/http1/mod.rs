@@ -4,6 +4,7 @@
 //! and whoever reads the body reads the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
+//! - `input` reads the connection, into a buffer of its own or into one that is given;
 //! - `early` sends what is left of a request whose answer's head has come; an upstream that takes no more of one may have answered all the
 //!   same, and is read to its end.
 //!
@@ -14,6 +15,7 @@ mod answer;
 mod chunked;
 mod early;
 mod head;
+mod input;
 mod request;
 
 use std::{
@@ -27,15 +29,12 @@ use std::{
 use bytes::BytesMut;
 use http::{Method, Request};
 use http_body::Body as _;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWrite as _},
-    task::coop::unconstrained,
-    time::Instant,
-};
+use tokio::{io::AsyncWrite as _, task::coop::unconstrained, time::Instant};
 
 pub(super) use self::answer::Answer;
 use self::{
     head::{Head, Lines},
+    input::LEAST_READ,
     request::{CHUNK_END, Encoding, LAST_CHUNK_END, Out, write_chunk_size, write_end, write_head},
 };
 use super::{
@@ -147,10 +146,6 @@ impl From<BadHead> for Unfinished {
         Self::Malformed(why.as_str())
     }
 }
-
-/// So much is read at a time at first, and at most.
-const LEAST_READ: usize = 8 * 1024;
-const MOST_READ: usize = 256 * 1024;
 
 impl Connection {
     /// A connection that nothing was written to.
@@ -466,19 +461,6 @@ impl Connection {
             }
             wrote => wrote.map_err(Unfinished::Io),
         }
-    }
-
-    /// Reads once, behind what was read; how much, 0 for the end.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.input.capacity() - self.input.len() < self.room / 2 {
-            self.input.reserve(self.room);
-        }
-        let room = self.input.capacity() - self.input.len();
-        let read = ready!(pin!(self.wire.read_buf(&mut self.input)).poll(cx))?;
-        if read == room {
-            self.room = (self.room * 2).min(MOST_READ);
-        }
-        Poll::Ready(Ok(read))
     }
 }
 

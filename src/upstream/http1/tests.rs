@@ -2,7 +2,10 @@
 
 use std::future::poll_fn;
 
-use tokio::{io::AsyncWriteExt as _, net::UnixStream};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+};
 
 use super::*;
 use crate::{

@@ -1,5 +1,7 @@
 //! How long connections are kept, with a clock that can be moved, and what makes one unfit for another request.
 
+mod buffers;
+
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
