@@ -302,7 +302,7 @@ impl Visit<'_> {
             Found::Complete(record) => match answer::stored(record) {
                 Some(stored) => match self.permitted(parts).await {
                     Ok(()) => {
-                        let response = answer::replay(record, stored, policy, parts.into());
+                        let response = answer::replay(record, stored, policy, parts);
                         let answer = Answer::new(response, Outcome::Hit).of(self.record());
                         answer.brought_by(stored.execution().map(Arc::clone))
                     }
