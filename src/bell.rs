@@ -172,8 +172,8 @@ mod tests {
                 std::task::Poll::Ready(())
             }));
             let waker = Waker::from(Arc::clone(&task));
-            let mut wakes = pin!(bell.wakes(work.as_mut()));
-            let polled = wakes.as_mut().poll(&mut Context::from_waker(&waker));
+            let mut rung = pin!(bell.wakes(work.as_mut()));
+            let polled = rung.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(polled.is_ready());
         }
         (bell, rings.expect("it was polled"), task)
@@ -187,7 +187,7 @@ mod tests {
     fn rings_pass_where_nothing_is_held_back() {
         let (_bell, rings, task) = heard();
         rings.wake_by_ref();
-        rings.clone().wake();
+        rings.wake_by_ref();
         assert_eq!(woken(&task), 2);
         let ((), held) = holding(|| ());
         drop(held);
@@ -254,10 +254,9 @@ mod tests {
         let other = Arc::<Task>::default();
         let waker = Waker::from(Arc::clone(&other));
         let mut work = pin!(std::future::pending::<()>());
-        let mut wakes = pin!(bell.wakes(work.as_mut()));
+        let mut rung = pin!(bell.wakes(work.as_mut()));
         assert!(
-            wakes
-                .as_mut()
+            rung.as_mut()
                 .poll(&mut Context::from_waker(&waker))
                 .is_pending()
         );

@@ -135,9 +135,9 @@ mod tests {
     use crate::bell::Bell;
 
     #[derive(Default)]
-    struct Wakes(AtomicUsize);
+    struct Count(AtomicUsize);
 
-    impl Wake for Wakes {
+    impl Wake for Count {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -168,20 +168,20 @@ mod tests {
             .write_all(request.as_bytes())
             .await
             .expect("there is room");
-        let wakes = Arc::<Wakes>::default();
-        let waker = Waker::from(Arc::clone(&wakes));
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
         let mut woken = 0;
         loop {
             let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending(), "{polled:?}");
-            match wakes.0.swap(0, Ordering::Relaxed) {
+            match count.0.swap(0, Ordering::Relaxed) {
                 0 => break,
                 more => woken += more,
             }
         }
         let mut answer = [0; 1024];
-        let count = client.read(&mut answer).await.expect("an answer");
-        let answer = String::from_utf8_lossy(&answer[..count]);
+        let length = client.read(&mut answer).await.expect("an answer");
+        let answer = String::from_utf8_lossy(&answer[..length]);
         let (_, body) = answer.rsplit_once("\r\n\r\n").expect("a head");
         (body.to_owned(), woken)
     }
