@@ -182,6 +182,7 @@ fn print(place: &Place<'_>, carried: &[KeySource], parts: &Parts) -> fingerprint
         place.path,
         query.as_deref(),
         &parts.headers,
+        place.present,
     )
 }
 
