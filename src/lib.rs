@@ -11,10 +11,11 @@
 //! - [`config`] reads what we are told, [`cli`] the command line; [`telemetry`] says what we did, [`otlp`] exports the traces of it; [`app`] puts it all together, and anew
 //!   at a reload; [`demo`] has something to try it on.
 //! - Tools that know none of this: [`tasks`] alone spawns, [`timers`] are used again, [`limit`] bounds, [`net`] has streams,
-//!   [`descriptors`] knows how many files may be open.
+//!   a [`bell`] wakes, [`descriptors`] knows how many files may be open.
 
 pub mod admin;
 pub mod app;
+pub mod bell;
 pub mod cli;
 pub mod config;
 pub mod core;

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A room, and the rooms that it may enter. Nothing points up; `core` enters nothing.
-const ARROWS: [(&str, &str); 21] = [
+const ARROWS: [(&str, &str); 22] = [
     (
         "main",
         "app cli config demo descriptors server tasks telemetry",
@@ -25,7 +25,7 @@ const ARROWS: [(&str, &str); 21] = [
     ("demo", "server tasks"),
     (
         "server",
-        "config core limit net proxy tasks telemetry timers tls",
+        "bell config core limit net proxy tasks telemetry timers tls",
     ),
     ("admin", "config core store telemetry"),
     (
@@ -36,10 +36,14 @@ const ARROWS: [(&str, &str); 21] = [
     ("otlp", "config core store tasks telemetry tls"),
     ("flight", "core store"),
     ("store", "config core tasks telemetry"),
-    ("upstream", "config core net tasks telemetry timers tls"),
+    (
+        "upstream",
+        "bell config core net tasks telemetry timers tls",
+    ),
     ("route", "config core"),
     ("config", "core identity tls"),
     ("telemetry", "config core"),
+    ("bell", ""),
     ("descriptors", ""),
     ("limit", ""),
     ("net", ""),

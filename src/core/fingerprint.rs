@@ -20,6 +20,7 @@ use super::{
     digest::{self, Hasher},
     media::{self, Stated, is_encoded, is_json, media_type},
     policy::{BodyMode, FingerprintRule, JsonPointer, QueryMode},
+    present::{Kind, Present},
 };
 
 pub use super::digest::Digest;
@@ -54,7 +55,8 @@ impl Fingerprint {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Self {
-        Builder::new(rule, method, path, query, headers).finish(body)
+        let present = Present::of(headers);
+        Builder::new(rule, method, path, query, headers, present).finish(body)
     }
 
     /// Whether `other` is the same request.
@@ -124,13 +126,13 @@ struct Begun {
 /// The parts of a request before its body, each behind its tag.
 ///
 /// What is hashed is these and then, behind the tag of its kind, the body in one of its forms, which nothing follows.
-type Frames = digest::Frames<128>;
+type Frames = digest::Frames<112>;
 
 impl Builder {
     /// The version of the frames; another version never meets this one's digests.
     const FORMAT: &'static [u8] = b"f2";
 
-    /// Starts with everything but the body. `path` is the normalised one.
+    /// Starts with everything but the body. `path` is the normalised one; `present` is what the head has.
     ///
     /// A request without a query is another one than a request with an empty one (`/orders` and `/orders?`). Of
     /// `content-type` the media type alone counts, in lower case; of other headers every line, byte for byte.
@@ -142,6 +144,7 @@ impl Builder {
         path: &str,
         query: Option<&str>,
         headers: &HeaderMap,
+        present: Present,
     ) -> Self {
         let mut parts = Frames::new(Self::FORMAT);
         if rule.method {
@@ -169,7 +172,7 @@ impl Builder {
             parts,
             sorted,
             begun: None,
-            reading: Reading::of(rule, headers),
+            reading: Reading::of(rule, headers, present),
             rule: Arc::clone(rule),
         }
     }
@@ -317,13 +320,13 @@ enum Reading {
 impl Reading {
     /// By the rule and, for `auto`, by the media type. A body that is compressed, or whose type stands on more than
     /// one line, counts as sent.
-    fn of(rule: &FingerprintRule, headers: &HeaderMap) -> Self {
+    fn of(rule: &FingerprintRule, headers: &HeaderMap, present: Present) -> Self {
         match rule.body {
             BodyMode::Off => return Self::Off,
             BodyMode::Raw => return Self::Raw,
             BodyMode::Auto | BodyMode::Json | BodyMode::Form | BodyMode::Multipart => {}
         }
-        if is_encoded(headers) {
+        if present.has(Kind::Encoded) && is_encoded(headers) {
             return Self::Raw;
         }
         let content_type = match media::stated(headers) {
@@ -385,24 +388,17 @@ fn frame_headers(parts: &mut Frames, chosen: &[HeaderName], headers: &HeaderMap)
 }
 
 fn frame_header(parts: &mut Frames, name: &HeaderName, headers: &HeaderMap) {
-    if [
-        header::AUTHORIZATION,
-        header::CONTENT_LENGTH,
-        header::TRANSFER_ENCODING,
-    ]
-    .contains(name)
-    {
+    if matches!(
+        name.as_str(),
+        "authorization" | "content-length" | "transfer-encoding"
+    ) {
         return;
     }
     tagged(parts, b'h', name.as_str().as_bytes());
-    let lines = || {
-        headers
-            .get_all(name)
-            .iter()
-            .map(|line| line.as_bytes().trim_ascii())
-    };
-    parts.number(lines().count());
-    for line in lines() {
+    let lines = headers.get_all(name);
+    parts.number(lines.iter().count());
+    for line in &lines {
+        let line = line.as_bytes().trim_ascii();
         if *name == header::CONTENT_TYPE {
             let counts = media_type(line);
             parts.number(counts.len());

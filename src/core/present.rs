@@ -3,7 +3,7 @@
 
 use http::{
     HeaderMap, HeaderName,
-    header::{EXPECT, FORWARDED, VIA},
+    header::{CONTENT_ENCODING, EXPECT, FORWARDED, VIA},
 };
 
 use super::headers::is_hop_by_hop;
@@ -27,6 +27,8 @@ pub enum Kind {
     Forwarded = 16,
     /// `traceparent`, `tracestate`
     Trace = 32,
+    /// `Content-Encoding`
+    Encoded = 64,
 }
 
 impl Present {
@@ -46,13 +48,16 @@ impl Present {
 /// The kinds that a name is of. Its first byte tells nearly all others apart.
 fn kinds(name: &HeaderName) -> u8 {
     let text = name.as_str();
-    let underscored = match memchr::memchr(b'_', text.as_bytes()) {
-        Some(_) => Kind::Underscored as u8,
-        None => 0,
-    };
+    // Names are short: a look at every byte is less than a call that looks for the first.
+    let is_underscore = |byte: u8| byte == b'_';
+    let any = text
+        .bytes()
+        .fold(false, |any, byte| any | is_underscore(byte));
+    let underscored = if any { Kind::Underscored as u8 } else { 0 };
     let kind = match text.as_bytes().first() {
         Some(b'c' | b'h' | b'k' | b'p' | b't' | b'u') if is_hop_by_hop(name) => Kind::HopByHop,
         Some(b't') if matches!(text, "traceparent" | "tracestate") => Kind::Trace,
+        Some(b'c') if name == CONTENT_ENCODING => Kind::Encoded,
         Some(b'e') if name == EXPECT => Kind::Expect,
         Some(b'v') if name == VIA => Kind::Via,
         Some(b'f') if name == FORWARDED => Kind::Forwarded,
@@ -100,6 +105,7 @@ mod tests {
                 &["forwarded", "x-forwarded-for", "x-forwarded-x"],
             ),
             (Kind::Trace, &["traceparent", "tracestate"]),
+            (Kind::Encoded, &["content-encoding"]),
         ] {
             for name in names {
                 let found = present(&["host", name, "accept"]);

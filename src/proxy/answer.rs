@@ -112,9 +112,9 @@ pub(super) fn replay(
     record: &Record,
     answer: &StoredAnswer,
     policy: &Policy,
-    taken: Taken,
+    client: impl Into<Taken>,
 ) -> Response<AnswerBody> {
-    let mut response = from_stored(answer, taken);
+    let mut response = from_stored(answer, client);
     let headers = response.headers_mut();
     mark(headers, policy, policy.marker.hit.as_ref());
     expires(headers, policy, record.expires_at);
@@ -133,22 +133,27 @@ pub(super) fn stored(record: &Record) -> Option<&StoredAnswer> {
 }
 
 /// A stored or shared answer as it is, without a marker.
-pub(super) fn from_stored(answer: &StoredAnswer, taken: Taken) -> Response<AnswerBody> {
+pub(super) fn from_stored(answer: &StoredAnswer, client: impl Into<Taken>) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::whole(Bytes::clone(answer.body())));
     *response.status_mut() = answer.status();
-    let mut headers = HeaderMap::with_capacity(answer.headers().len() + SPARE);
+    let headers = response.headers_mut();
+    headers.reserve((answer.headers().len() + ADDED).max(ROOM));
     for (name, value) in answer.headers() {
         headers.append(name.clone(), value.clone());
     }
-    *response.headers_mut() = headers;
-    trail(&mut response, answer, taken);
+    trail(&mut response, answer, client);
     response
 }
 
-/// Puts an answer's trailers behind its body, if there are any and the client takes them (RFC 9110, section 6.5).
-pub(super) fn trail(response: &mut Response<AnswerBody>, answer: &StoredAnswer, taken: Taken) {
+/// Puts an answer's trailers behind its body, if there are any and the client takes them (RFC 9110, section 6.5). Whether it does is found
+/// out only then.
+pub(super) fn trail(
+    response: &mut Response<AnswerBody>,
+    answer: &StoredAnswer,
+    client: impl Into<Taken>,
+) {
     let trailers = answer.trailers();
-    if trailers.is_empty() || taken == Taken::No {
+    if trailers.is_empty() || client.into() == Taken::No {
         return;
     }
     let mut fields = HeaderMap::with_capacity(trailers.len());
@@ -159,8 +164,11 @@ pub(super) fn trail(response: &mut Response<AnswerBody>, answer: &StoredAnswer, 
     *response.body_mut() = AnswerBody::with_trailers(Bytes::clone(answer.body()), fields);
 }
 
-/// Room for the headers that are added to a stored answer.
-const SPARE: usize = 4;
+/// So many headers are added to a stored answer: the marker, and the end of its record.
+const ADDED: usize = 2;
+
+/// The connection's next request is read into the same map, which then need not grow: most have no more fields.
+const ROOM: usize = 12;
 
 /// Puts the marker in the place of whatever the upstream sent under its name. No value: no header at all.
 pub(super) fn mark(headers: &mut HeaderMap, policy: &Policy, value: Option<&HeaderValue>) {

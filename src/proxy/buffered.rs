@@ -72,6 +72,10 @@ impl Buffered {
                 see(&data);
             }
             pieces.push(data, announced);
+            // Most bodies are one piece: they need not be asked for another.
+            if incoming.is_end_stream() {
+                break;
+            }
         }
         let body = pieces.whole();
         Ok(Self { body, room })

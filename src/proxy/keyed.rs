@@ -182,6 +182,7 @@ fn print(place: &Place<'_>, carried: &[KeySource], parts: &Parts) -> fingerprint
         place.path,
         query.as_deref(),
         &parts.headers,
+        place.present,
     )
 }
 
@@ -302,7 +303,7 @@ impl Visit<'_> {
             Found::Complete(record) => match answer::stored(record) {
                 Some(stored) => match self.permitted(parts).await {
                     Ok(()) => {
-                        let response = answer::replay(record, stored, policy, parts.into());
+                        let response = answer::replay(record, stored, policy, parts);
                         let answer = Answer::new(response, Outcome::Hit).of(self.record());
                         answer.brought_by(stored.execution().map(Arc::clone))
                     }

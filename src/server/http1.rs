@@ -21,7 +21,10 @@ use super::{
     drain::Begun,
     guard::Guard,
 };
-use crate::proxy::{AnswerBody, CutOff, Peer, Worker};
+use crate::{
+    bell::Bell,
+    proxy::{AnswerBody, CutOff, Peer, Worker},
+};
 
 /// The least that hyper takes for a connection's buffer, in bytes.
 const MIN_BUFFER: usize = 8192;
@@ -76,17 +79,18 @@ pub async fn serve_http1<S>(
             .serve_connection(TokioIo::new(guard), service)
             .with_upgrades()
     );
+    let bell = Bell::new();
     let ended = tokio::select! {
         biased; // an answer that starts after the drain has begun says that it is the last one
         () = &mut drain => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
-                _ = connection.as_mut() => {}
+                _ = bell.wakes(connection.as_mut()) => {}
                 () = requests.none_for(IDLE_AT_DRAIN) => {}
             }
             return;
         }
-        ended = connection.as_mut() => ended,
+        ended = bell.wakes(connection.as_mut()) => ended,
     };
     if let Err(error) = ended {
         // A client that goes away is no event of ours.

@@ -132,19 +132,29 @@ impl Target {
         };
         buffer.extend_from_slice(names.start.as_bytes());
         push_time(buffer, at);
-        quoted(buffer, names, names.method, method_name(line.method));
+        word(
+            buffer,
+            names,
+            names.method,
+            method_name(line.method).as_bytes(),
+        );
         buffer.extend_from_slice(names.route.as_bytes());
         let route = line.route.and_then(|index| self.routes.get(index));
         buffer.extend_from_slice(route.unwrap_or(&self.unrouted));
-        quoted(buffer, names, names.outcome, line.outcome.as_str());
+        word(
+            buffer,
+            names,
+            names.outcome,
+            line.outcome.as_str().as_bytes(),
+        );
         if let Some(status) = line.status {
             decimal(buffer, names.status, u64::from(status.as_u16()));
         }
         if let Some(record) = line.record {
-            digits(buffer, names, names.record, &record.digits());
+            word(buffer, names, names.record, &record.digits());
         }
         if let Some(trace) = line.trace {
-            digits(buffer, names, names.trace, trace.digits());
+            word(buffer, names, names.trace, trace.digits());
         }
         buffer.extend_from_slice(names.took.as_bytes());
         push_ms(buffer, line.took);
@@ -162,7 +172,7 @@ impl Target {
     }
 }
 
-/// What stands between the values of a line.
+/// What stands between the values of a line. Names of words end with the quote that opens their value.
 struct Names {
     start: &'static str,
     method: &'static str,
@@ -176,8 +186,8 @@ struct Names {
     request_bytes: &'static str,
     response_bytes: &'static str,
     end: &'static str,
-    /// Around what is no number.
-    quote: &'static str,
+    /// Behind a word, where there is one before it.
+    quote: Option<u8>,
 }
 
 const TEXT: Names = Names {
@@ -193,34 +203,29 @@ const TEXT: Names = Names {
     request_bytes: " request_bytes=",
     response_bytes: " response_bytes=",
     end: "\n",
-    quote: "",
+    quote: None,
 };
 
 const JSON: Names = Names {
     start: r#"{"time":""#,
-    method: r#"","level":"info","target":"idem_proxy::access","msg":"request","method":"#,
+    method: r#"","level":"info","target":"idem_proxy::access","msg":"request","method":""#,
     route: r#","route":"#,
-    outcome: r#","outcome":"#,
+    outcome: r#","outcome":""#,
     status: r#","status":"#,
-    record: r#","record":"#,
-    trace: r#","trace":"#,
+    record: r#","record":""#,
+    trace: r#","trace":""#,
     took: r#","took_ms":"#,
     upstream: r#","upstream_ms":"#,
     request_bytes: r#","request_bytes":"#,
     response_bytes: r#","response_bytes":"#,
     end: "}\n",
-    quote: "\"",
+    quote: Some(b'"'),
 };
 
-fn quoted(buffer: &mut Vec<u8>, names: &Names, before: &str, value: &str) {
-    digits(buffer, names, before, value.as_bytes());
-}
-
-fn digits(buffer: &mut Vec<u8>, names: &Names, before: &str, value: &[u8]) {
-    let quote = names.quote.as_bytes();
-    for part in [before.as_bytes(), quote, value, quote] {
-        buffer.extend_from_slice(part);
-    }
+fn word(buffer: &mut Vec<u8>, names: &Names, before: &str, value: &[u8]) {
+    buffer.extend_from_slice(before.as_bytes());
+    buffer.extend_from_slice(value);
+    buffer.extend(names.quote);
 }
 
 fn decimal(buffer: &mut Vec<u8>, before: &str, value: u64) {

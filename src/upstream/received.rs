@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::http1::Unfinished;
-use crate::core::trailers;
+use crate::{bell::holding, core::trailers};
 
 /// A body from a client or an upstream. Its trailers are clean.
 ///
@@ -58,6 +58,18 @@ impl Received {
         Self { incoming, end }
     }
 
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let (polled, held) = holding(|| Pin::new(&mut self.incoming).poll_frame(cx));
+        // Over HTTP/1 nothing is behind the last byte that was announced, so that its connection need not go on reading for it.
+        if self.end == End::Told && self.incoming.is_end_stream() {
+            held.spare();
+        }
+        polled
+    }
+
     fn is_cut_off(&self) -> bool {
         self.end == End::ToBeShown
             && !self.incoming.is_end_stream()
@@ -74,7 +86,7 @@ impl Body for Received {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        let frame = ready!(this.poll_incoming(cx));
         Poll::Ready(match frame {
             Some(Ok(mut frame)) => {
                 if let Some(fields) = frame.trailers_mut() {
@@ -98,5 +110,94 @@ impl Body for Received {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        task::{Wake, Waker},
+    };
+
+    use http::{Request, Response};
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::{server::conn::http1, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+    use crate::bell::Bell;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The length of the body of a request that reads so, as a service reads it, and how often its connection was woken meanwhile. The
+    /// connection is polled for as long as it asks for that.
+    async fn read(request: &'static str) -> (String, usize) {
+        let (mut client, server) = duplex(4096);
+        let service = service_fn(async |request: Request<Incoming>| {
+            let (parts, incoming) = request.into_parts();
+            let mut body = Received::new(incoming, parts.version);
+            let mut length = 0;
+            while let Some(frame) = body.frame().await {
+                let frame = frame.expect("it comes whole");
+                length += frame.data_ref().map_or(0, Bytes::len);
+                if body.is_end_stream() {
+                    break;
+                }
+            }
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(length.to_string()))))
+        });
+        let io = TokioIo::new(server);
+        let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
+        let bell = Bell::new();
+        let mut work = pin!(bell.wakes(connection.as_mut()));
+        client
+            .write_all(request.as_bytes())
+            .await
+            .expect("there is room");
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let mut woken = 0;
+        loop {
+            let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending(), "{polled:?}");
+            match count.0.swap(0, Ordering::Relaxed) {
+                0 => break,
+                more => woken += more,
+            }
+        }
+        let mut answer = [0; 1024];
+        let length = client.read(&mut answer).await.expect("an answer");
+        let answer = String::from_utf8_lossy(&answer[..length]);
+        let (_, body) = answer.rsplit_once("\r\n\r\n").expect("a head");
+        (body.to_owned(), woken)
+    }
+
+    #[tokio::test]
+    async fn a_body_that_came_with_its_head_wakes_nobody() {
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(read(request).await, ("5".to_owned(), 0));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_woken_for_what_is_left_of_a_body() {
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+                       5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
+        let (length, woken) = read(request).await;
+        assert_eq!(length, "11");
+        assert!(woken > 0);
     }
 }

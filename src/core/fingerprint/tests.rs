@@ -327,7 +327,9 @@ fn the_format_of_today_is_read_by_tomorrow() {
 #[test]
 fn nothing_of_a_request_is_shown() {
     let rule = with(|_| ());
-    let builder = Builder::new(&rule, &Method::POST, "/secret", None, &HeaderMap::new());
+    let headers = HeaderMap::new();
+    let present = Present::of(&headers);
+    let builder = Builder::new(&rule, &Method::POST, "/secret", None, &headers, present);
     assert_eq!(format!("{builder:?}"), "Builder { hashed: 0, .. }");
     assert_eq!(
         format!("{:?}", builder.finish(Bytes::from_static(b"secret"))),
@@ -341,7 +343,7 @@ proptest! {
         for mode in [BodyMode::Auto, BodyMode::Raw, BodyMode::Off, BodyMode::Form] {
             let rule = with(|r| r.body = mode);
             let headers: HeaderMap = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))].into_iter().collect();
-            let mut builder = Builder::new(&rule, &Method::POST, "/", None, &headers);
+            let mut builder = Builder::new(&rule, &Method::POST, "/", None, &headers, Present::of(&headers));
             let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (body.len() + 1)).filter(|cut| *cut <= fed).collect();
             cuts.sort_unstable();
             let mut from = 0;

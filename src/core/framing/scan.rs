@@ -3,31 +3,49 @@
 /// The place of the first control byte at or after `from`, but for HTAB: CR, LF, NUL, DEL and their like.
 pub(super) fn next_control(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
-    let (words, rest) = bytes.get(from..)?.as_chunks::<WORD>();
-    for word in words {
-        if has_control_or_tab(word) {
-            let found = first_control(bytes.get(at..at + WORD)?);
-            if let Some(found) = found {
-                return Some(at + found);
+    let (blocks, rest) = bytes.get(from..)?.as_chunks::<BLOCK>();
+    for block in blocks {
+        // Nearly all blocks are clean, and this costs less than finding the place.
+        if has_control_or_tab(block) {
+            let controls = controls(*block);
+            if controls != 0 {
+                return Some(at + first_marked(controls));
             }
         }
-        at += WORD;
+        at += BLOCK;
     }
-    first_control(rest).map(|found| at + found)
+    let mut last = [b' '; BLOCK];
+    last.get_mut(..rest.len())?.copy_from_slice(rest);
+    let controls = controls(last);
+    (controls != 0).then(|| at + first_marked(controls))
 }
 
 /// So many bytes are looked at together.
-const WORD: usize = 16;
+const BLOCK: usize = 16;
 
 /// Whether one of the bytes is below SP or is DEL. Without a branch, this is a few instructions for all of them.
-fn has_control_or_tab(word: &[u8; WORD]) -> bool {
+fn has_control_or_tab(block: &[u8; BLOCK]) -> bool {
     let bad = |byte: &u8| *byte < b' ' || *byte == 0x7f;
-    word.iter().fold(false, |any, byte| any | bad(byte))
+    block.iter().fold(false, |any, byte| any | bad(byte))
 }
 
-fn first_control(bytes: &[u8]) -> Option<usize> {
-    let control = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
-    bytes.iter().position(control)
+/// Marks every control byte but HTAB by its highest bit, the first byte of the block in the lowest bits. No sum goes over its own byte, so
+/// that each is judged by itself.
+fn controls(block: [u8; BLOCK]) -> u128 {
+    const fn each(byte: u8) -> u128 {
+        u128::from_le_bytes([byte; BLOCK])
+    }
+    let bytes = u128::from_le_bytes(block);
+    let low = bytes & each(0x7f);
+    let over_control = low + each(0x80 - b' ');
+    let delete = low + each(0x80 - 0x7f);
+    let no_tab = (low ^ each(b'\t')) + each(0x7f);
+    ((!over_control & no_tab) | delete) & !bytes & each(0x80)
+}
+
+/// The place of the first byte that is marked, where one is.
+const fn first_marked(marks: u128) -> usize {
+    (marks.trailing_zeros() / u8::BITS) as usize
 }
 
 /// Whether the byte may stand in a token (RFC 9110, section 5.6.2).

@@ -100,13 +100,13 @@ impl Visit<'_> {
             Landing::NotStarted | Landing::Elsewhere => Joined::Nothing,
             Landing::Complete(record) => match answer::stored(&record) {
                 Some(stored) => {
-                    let response = answer::replay(&record, stored, policy, parts.into());
+                    let response = answer::replay(&record, stored, policy, parts);
                     Joined::answer(Answer::new(response, Outcome::Joined).of(self.record()))
                 }
                 None => Joined::Nothing,
             },
             Landing::Shared(stored) => {
-                let mut response = answer::from_stored(&stored, parts.into());
+                let mut response = answer::from_stored(&stored, parts);
                 answer::mark(response.headers_mut(), policy, None);
                 Joined::answer(Answer::new(response, Outcome::Joined).of(self.record()))
             }
