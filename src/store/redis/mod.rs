@@ -414,11 +414,16 @@ fn refused(after: AfterExpiry) -> String {
 
 /// A time as scripts tell it; they do.
 fn time(told: Option<Value>) -> Timestamp {
-    let now = match told {
-        Some(Value::BulkString(bytes)) => millis(&bytes),
+    Timestamp::from_millis(told.as_ref().and_then(told_millis).unwrap_or(0))
+}
+
+/// A time of the server's clock, or of a record's field.
+fn told_millis(told: &Value) -> Option<u64> {
+    match told {
+        Value::Int(now) => u64::try_from(*now).ok(),
+        Value::BulkString(bytes) => millis(bytes),
         _ => None,
-    };
-    Timestamp::from_millis(now.unwrap_or(0))
+    }
 }
 
 /// The place of the deadline among the arguments of a `begin`.
