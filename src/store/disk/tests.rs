@@ -404,9 +404,9 @@ async fn a_database_of_others_is_left_alone() {
     assert!(foreign.contains("no database of idem-proxy"), "{foreign}");
     let later = other(
         "later",
-        &sql("CREATE TABLE t (a); PRAGMA application_id = 1768187245; PRAGMA user_version = 2"),
+        &sql("CREATE TABLE t (a); PRAGMA application_id = 1768187245; PRAGMA user_version = 3"),
     );
-    assert!(later.contains("format 2"), "{later}");
+    assert!(later.contains("format 3"), "{later}");
     other("garbage", &|path| {
         std::fs::write(path, [b'x'; 8192]).expect("a file");
     });
