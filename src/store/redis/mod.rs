@@ -414,7 +414,8 @@ fn refused(after: AfterExpiry) -> String {
 
 /// A time as scripts tell it; they do.
 fn time(told: Option<Value>) -> Timestamp {
-    Timestamp::from_millis(told.as_ref().and_then(told_millis).unwrap_or(0))
+    let now = told.and_then(|told| told_millis(&told));
+    Timestamp::from_millis(now.unwrap_or(0))
 }
 
 /// A time of the server's clock, or of a record's field.
