@@ -21,7 +21,10 @@ use rusqlite::{
     CachedStatement, Connection, Error, ErrorCode, OpenFlags, OptionalExtension as _, Row, params,
 };
 
-use super::{folder::FileId, reads};
+use super::{
+    folder::{self, FileId},
+    reads,
+};
 use crate::core::{
     record::{ClaimToken, RecordId},
     time::Timestamp,
@@ -224,6 +227,8 @@ impl Database {
             .connection
             .execute("UPDATE house SET clock = clock", [])?;
         database.connection.execute_batch("COMMIT")?;
+        // SQLite syncs folders as it syncs files, with fdatasync, which need not cover the name of the log.
+        folder::sync(path.parent());
         database.files = database.files_now();
         Ok(database)
     }
