@@ -30,14 +30,20 @@ const WRITERS: u64 = 64;
 /// What a claim and a settlement are, with an answer of 300 bytes.
 const RECORD: [usize; 2] = [300, 800];
 
-/// What is measured.
-const ROWS: [&str; 6] = [
-    "a file: two syncs each, shared by all who wait",
-    "SQLite: the same two writes to a table with one index",
-    "disk store: a new key each",
-    "disk store: replay of 256 keys, 300 B",
-    "memory store: a new key each",
-    "memory store: replay of 256 keys, 300 B",
+/// What is measured, and the row that it is compared with.
+const ROWS: [(&str, Option<(usize, &str)>); 6] = [
+    ("a file: two syncs each, shared by all who wait", None),
+    (
+        "SQLite: the same two writes to a table with one index",
+        Some((0, "the file's")),
+    ),
+    ("disk store: a new key each", Some((0, "the file's"))),
+    (
+        "disk store: replay of 256 keys, 300 B",
+        Some((5, "the memory store's")),
+    ),
+    ("memory store: a new key each", None),
+    ("memory store: replay of 256 keys, 300 B", None),
 ];
 
 pub(crate) async fn run(setting: &Setting, upstream: &Upstream) -> Result<()> {
@@ -69,31 +75,30 @@ pub(crate) async fn run(setting: &Setting, upstream: &Upstream) -> Result<()> {
             setting.rounds,
             legend()
         ),
-        &["what", "a second", "CPU µs a request", "of the file's"],
+        &["what", "a second", "CPU µs a request", "share"],
     );
     let (rounds, are_quiet) = quiet(rounds, |round| round.iter().all(Figure::is_quiet));
     let mark = mark(are_quiet);
-    for (row, what) in ROWS.iter().enumerate() {
-        let mut all = Vec::new();
-        for round in &rounds {
-            let [limit, ..] = round;
-            all.push((round.get(row).context("a figure")?, limit));
-        }
-        let cpu = median(all.iter().filter_map(|(figure, _)| figure.cpu_us()));
+    for (row, (what, base)) in ROWS.iter().enumerate() {
+        let all: Vec<&Figure> = rounds.iter().filter_map(|round| round.get(row)).collect();
+        let cpu = median(all.iter().filter_map(|figure| figure.cpu_us()));
+        let share = match base {
+            None => "-".to_owned(),
+            Some((base, whose)) => {
+                let shares = rounds.iter().filter_map(|round| {
+                    Some(round.get(row)?.per_second() / round.get(*base)?.per_second())
+                });
+                format!("{:.2}{mark} of {whose}", median(shares)?)
+            }
+        };
         printed.row([
             (*what).to_owned(),
             format!(
                 "{:.0}{mark}",
-                median(all.iter().map(|(one, _)| one.per_second()))?
+                median(all.iter().map(|one| one.per_second()))?
             ),
             cpu.map_or_else(|_| "-".to_owned(), |cpu| format!("{cpu:.1}{mark}")),
-            format!(
-                "{:.2}{mark}",
-                median(
-                    all.iter()
-                        .map(|(one, limit)| one.per_second() / limit.per_second())
-                )?
-            ),
+            share,
         ]);
     }
     printed.print(setting.form)
