@@ -1,6 +1,6 @@
 //! What idem-proxy costs, beside proxies that do less: every figure of the README's "Performance" comes from here.
 //!
-//! `cargo bench --bench peers -- [peers|tail|growth|memory|copies]... [--rounds N] [--seconds N] [--markdown]`, without a name all of
+//! `cargo bench --bench peers -- [peers|tail|growth|memory|copies|disk]... [--rounds N] [--seconds N] [--disk FOLDER] [--markdown]`, without a name all of
 //! them, which takes half an hour. `IDEM_PROXY_BINARY` names a binary that is built already. `scripts/install-bench-tools` installs the peers.
 //!
 //! The proxy that is measured is alone on core 0; this process, the load and the upstream, is on core 1. A proxy is started afresh for every
@@ -11,6 +11,8 @@
 mod compare;
 #[path = "peers/copies.rs"]
 mod copies;
+#[path = "peers/disk.rs"]
+mod disk;
 #[path = "peers/growth.rs"]
 mod growth;
 #[path = "peers/load.rs"]
@@ -28,7 +30,7 @@ mod tail;
 #[path = "peers/wire.rs"]
 mod wire;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
@@ -52,15 +54,17 @@ enum Trial {
     Growth,
     Memory,
     Copies,
+    Disk,
 }
 
 impl Trial {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
         ("peers", Self::Peers),
         ("tail", Self::Tail),
         ("growth", Self::Growth),
         ("memory", Self::Memory),
         ("copies", Self::Copies),
+        ("disk", Self::Disk),
     ];
 }
 
@@ -75,6 +79,8 @@ struct Setting {
     files: usize,
     form: Form,
     peers: Vec<Peer>,
+    /// Where the disk is that is measured; the folder for temporary files.
+    disk: Option<PathBuf>,
 }
 
 impl Setting {
@@ -101,6 +107,7 @@ fn asked(mut args: impl Iterator<Item = String>) -> Result<(Vec<Trial>, Setting)
         files: 0,
         form: Form::Plain,
         peers: Vec::new(),
+        disk: None,
     };
     while let Some(arg) = args.next() {
         let mut number = || -> Result<u32> {
@@ -116,6 +123,7 @@ fn asked(mut args: impl Iterator<Item = String>) -> Result<(Vec<Trial>, Setting)
                 setting.seconds = number()?;
                 setting.long = setting.seconds;
             }
+            "--disk" => setting.disk = Some(args.next().context("a folder is missing")?.into()),
             "--markdown" => setting.form = Form::Markdown,
             // Cargo says that to every benchmark.
             "--bench" => {}
@@ -153,6 +161,7 @@ async fn run(trials: &[Trial], mut setting: Setting) -> Result<()> {
             Trial::Growth => growth::run(&setting, &upstream).await?,
             Trial::Memory => memory::run(&setting, &upstream).await?,
             Trial::Copies => copies::run(&setting, &upstream).await?,
+            Trial::Disk => disk::run(&setting, &upstream).await?,
         }
     }
     Ok(())

@@ -1,9 +1,10 @@
 //! What the Redis store costs: `cargo bench --bench redis` starts a `redis-server`, two proxies on it and an upstream, and prints
-//! requests a second, round trips a request and how long a waiter on the other proxy takes to wake; beside that, the same
-//! scripts sent to the same server by as many connections without a proxy. `IDEM_PROXY_BINARY` names a binary that is built already.
+//! requests a second, round trips a request, the CPU time of the proxy and of Redis, and how long a waiter on the other proxy takes to wake;
+//! beside that, the same scripts sent to the same server by as many connections without a proxy. `IDEM_PROXY_BINARY` names a binary that is
+//! built already.
 //!
-//! Everything is in one run, on loopback, and bounded; load and upstream share one thread of this process. On a machine that does
-//! other things only ratios within a run mean anything.
+//! Everything is in one run, on loopback, and bounded; load and upstream share one thread of this process. What is compared takes turns, and
+//! a ratio is the median of those of the rounds. On a machine that does other things only ratios within a run mean anything.
 
 #[path = "redis/bare.rs"]
 mod bare;
@@ -53,37 +54,41 @@ async fn run() -> Result<()> {
         client.send("orders", &format!("hot-{key}"), "miss").await?;
     }
 
-    let mut rows = ROWS.map(|(what, bare)| (what, bare, Vec::new(), Vec::new()));
+    let mut rounds = Vec::new();
     for round in 0..ROUNDS {
-        let misses = measure(one, Keys::Fresh { round }, "miss").await?;
-        let hits = measure(one, Keys::Hot, "hit").await?;
-        let elsewhere = hits_elsewhere(other, round, &misses.requests).await?;
+        let misses = measure(&house, one, Keys::Fresh { round }, "miss").await?;
+        let hits = measure(&house, one, Keys::Hot, "hit").await?;
+        let elsewhere = hits_elsewhere(&house, other, round, &misses.requests).await?;
         let (pairs, finds) = bare::load(&house, round, &scripts).await?;
-        let figures = [
-            (misses.per_second, misses.trips),
-            (hits.per_second, hits.trips),
-            (elsewhere.per_second, elsewhere.trips),
-            (pairs, 2.0),
-            (finds, 1.0),
-        ];
-        for ((_, _, per_second, trips), figure) in rows.iter_mut().zip(figures) {
-            per_second.push(figure.0);
-            trips.push(figure.1);
-        }
+        rounds.push([misses, hits, elsewhere, pairs, finds]);
     }
     say!("{CONNECTIONS} connections, {SPAN:?} each, {ROUNDS} rounds, medians; bodies of 300 B\n");
-    say!("| what | requests/s | round trips to Redis a request | of what Redis alone does |");
-    say!("|---|---|---|---|");
-    let alone: Vec<f64> = rows.iter().map(|row| median(&row.2)).collect();
-    for (what, bare, per_second, trips) in &rows {
-        let share = match bare.and_then(|row| alone.get(row)) {
-            Some(alone) => format!("{:.2}", median(per_second) / alone),
+    say!(
+        "| what | a second | of what Redis alone does | round trips to Redis | CPU µs of the proxy | CPU µs of Redis |"
+    );
+    say!("|---|---|---|---|---|---|");
+    for (row, (what, bare)) in ROWS.iter().enumerate() {
+        let column = |of: fn(&Measured) -> f64| {
+            let all: Vec<f64> = rounds
+                .iter()
+                .filter_map(|round| round.get(row).map(of))
+                .collect();
+            median(&all)
+        };
+        let shares: Vec<f64> = rounds
+            .iter()
+            .filter_map(|round| Some(round.get(row)?.per_second / round.get((*bare)?)?.per_second))
+            .collect();
+        let share = match bare {
+            Some(_) => format!("{:.2}", median(&shares)),
             None => "–".to_owned(),
         };
         say!(
-            "| {what} | {:.0} | {:.2} | {share} |",
-            median(per_second),
-            median(trips)
+            "| {what} | {:.0} | {share} | {:.2} | {:.1} | {:.1} |",
+            column(|one| one.per_second),
+            column(|one| one.trips),
+            column(|one| one.proxy_us),
+            column(|one| one.redis_us)
         );
     }
     wakes(&house).await
@@ -120,6 +125,9 @@ struct Measured {
     per_second: f64,
     /// To Redis, a request.
     trips: f64,
+    /// CPU time of the proxies and of Redis, in microseconds a request.
+    proxy_us: f64,
+    redis_us: f64,
     /// How many there were on each connection.
     requests: Vec<(u32, u32)>,
 }
@@ -129,29 +137,41 @@ fn fresh(round: u32, connection: u32, number: u32) -> String {
 }
 
 /// Sends as fast as the answers come.
-async fn measure(proxy: &Proxy, keys: Keys, marker: &'static str) -> Result<Measured> {
+async fn measure(
+    house: &House,
+    proxy: &Proxy,
+    keys: Keys,
+    marker: &'static str,
+) -> Result<Measured> {
     let loads = (0..CONNECTIONS).map(|connection| (connection, u32::MAX));
     let key = move |connection, number| match keys {
         Keys::Fresh { round } => fresh(round, connection, number),
         Keys::Hot => format!("hot-{}", (connection + number) % HOT_KEYS),
     };
-    send(proxy, loads.collect(), marker, key).await
+    send(house, proxy, loads.collect(), marker, key).await
 }
 
 /// Asks for what the other proxy has stored, each once.
-async fn hits_elsewhere(proxy: &Proxy, round: u32, stored: &[(u32, u32)]) -> Result<Measured> {
+async fn hits_elsewhere(
+    house: &House,
+    proxy: &Proxy,
+    round: u32,
+    stored: &[(u32, u32)],
+) -> Result<Measured> {
     let key = move |connection, number| fresh(round, connection, number);
-    send(proxy, stored.to_vec(), "hit", key).await
+    send(house, proxy, stored.to_vec(), "hit", key).await
 }
 
 /// One connection for each load, which is its number and how many requests it may make.
 async fn send(
+    house: &House,
     proxy: &Proxy,
     loads: Vec<(u32, u32)>,
     marker: &'static str,
     key: impl Fn(u32, u32) -> String + Copy + Send + 'static,
 ) -> Result<Measured> {
     let before = proxy.round_trips().await?;
+    let used = house.cpu()?;
     let started = Instant::now();
     let mut clients = JoinSet::new();
     for (connection, most) in loads {
@@ -172,6 +192,7 @@ async fn send(
         requests.push(done??);
     }
     let seconds = started.elapsed().as_secs_f64();
+    let used = house.cpu()?.since(&used);
     let total = f64::from(requests.iter().map(|(_, sent)| sent).sum::<u32>());
     if total < 1.0 {
         bail!("nothing was answered");
@@ -179,6 +200,8 @@ async fn send(
     Ok(Measured {
         per_second: total / seconds,
         trips: (proxy.round_trips().await? - before) / total,
+        proxy_us: used.proxies * 1e6 / total,
+        redis_us: used.redis * 1e6 / total,
         requests,
     })
 }

@@ -93,6 +93,12 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Starts it, with room for so many bytes of records.
     pub(crate) async fn start(peer: Peer, upstream: &Upstream, max_bytes: u64) -> Result<Self> {
+        let store = format!("[store.memory]\nmax_bytes = \"{max_bytes}B\"");
+        Self::start_on(peer, upstream, &store).await
+    }
+
+    /// The same with a store of its own, where it is an idem-proxy: what stands in its `[store]`.
+    pub(crate) async fn start_on(peer: Peer, upstream: &Upstream, store: &str) -> Result<Self> {
         // nginx keeps its records in files; in memory where that can be, as the others do.
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() {
@@ -104,7 +110,7 @@ impl Proxy {
         let at = folder.path();
         let file = at.join("conf");
         let text = match peer {
-            Peer::Idem => idem(address, admin, upstream.address, max_bytes),
+            Peer::Idem => idem(address, admin, upstream.address, store),
             Peer::Nginx => nginx(address, upstream.address, at)?,
             Peer::Haproxy => haproxy(address, upstream.address),
         };
@@ -210,7 +216,7 @@ fn free() -> Result<SocketAddr> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-fn idem(address: SocketAddr, admin: SocketAddr, upstream: SocketAddr, max_bytes: u64) -> String {
+fn idem(address: SocketAddr, admin: SocketAddr, upstream: SocketAddr, store: &str) -> String {
     format!(
         r#"[server]
 listen = "{address}"
@@ -222,8 +228,8 @@ listen = "{admin}"
 [upstream]
 url = "http://{upstream}"
 max_idle_connections = 4096
-[store.memory]
-max_bytes = "{max_bytes}B"
+[store]
+{store}
 [policy]
 max_request_body = "2MiB"
 max_response_body = "2MiB"

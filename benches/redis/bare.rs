@@ -11,8 +11,8 @@ use tokio::{
 };
 
 use super::{
-    CONNECTIONS, Result, SPAN,
-    house::{Client, House},
+    CONNECTIONS, Measured, Result, SPAN,
+    house::{Client, Cpu, House},
 };
 
 /// A command's words.
@@ -114,7 +114,12 @@ fn number(bytes: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
 }
 
 /// How many claims with their settlements the server does in a second, and how many looks at what is there.
-pub(crate) async fn load(house: &House, round: u32, scripts: &Scripts) -> Result<(f64, f64)> {
+pub(crate) async fn load(
+    house: &House,
+    round: u32,
+    scripts: &Scripts,
+) -> Result<(Measured, Measured)> {
+    let used = house.cpu()?;
     let started = Instant::now();
     let mut clients = JoinSet::new();
     for connection in 0..CONNECTIONS {
@@ -135,8 +140,9 @@ pub(crate) async fn load(house: &House, round: u32, scripts: &Scripts) -> Result
         made.push(done??);
     }
     let pairs: u32 = made.iter().map(|(_, done)| done).sum();
-    let pairs = f64::from(pairs) / started.elapsed().as_secs_f64();
+    let pairs = measured(house, &used, started, pairs, 2.0)?;
 
+    let used = house.cpu()?;
     let started = Instant::now();
     let mut clients = JoinSet::new();
     for (connection, made) in made {
@@ -155,7 +161,25 @@ pub(crate) async fn load(house: &House, round: u32, scripts: &Scripts) -> Result
     while let Some(done) = clients.join_next().await {
         finds += done??;
     }
-    Ok((pairs, f64::from(finds) / started.elapsed().as_secs_f64()))
+    Ok((pairs, measured(house, &used, started, finds, 1.0)?))
+}
+
+fn measured(
+    house: &House,
+    used: &Cpu,
+    started: Instant,
+    done: u32,
+    trips: f64,
+) -> Result<Measured> {
+    let (seconds, done) = (started.elapsed().as_secs_f64(), f64::from(done));
+    let used = house.cpu()?.since(used);
+    Ok(Measured {
+        per_second: done / seconds,
+        trips,
+        proxy_us: used.proxies * 1e6 / done,
+        redis_us: used.redis * 1e6 / done,
+        requests: Vec::new(),
+    })
 }
 
 fn name(round: u32, connection: u32, number: u32) -> Vec<u8> {

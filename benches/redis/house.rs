@@ -26,7 +26,7 @@ pub(crate) struct House {
     pub(crate) gate: Arc<Gate>,
     upstream: SocketAddr,
     folder: TempDir,
-    _redis: Process,
+    server: Process,
     _tasks: JoinSet<()>,
 }
 
@@ -52,10 +52,47 @@ impl Drop for Process {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     admin: SocketAddr,
-    _process: Process,
+    process: Process,
+}
+
+/// CPU seconds that were used so far.
+pub(crate) struct Cpu {
+    pub(crate) proxies: f64,
+    pub(crate) redis: f64,
+}
+
+impl Cpu {
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            proxies: self.proxies - before.proxies,
+            redis: self.redis - before.redis,
+        }
+    }
+}
+
+impl Process {
+    /// User and system time of all its threads, which Linux counts in steps of 10 ms.
+    fn cpu(&self) -> Result<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let (_, fields) = text.rsplit_once(')').context("/proc/PID/stat")?;
+        let mut ticks = 0.0;
+        for field in fields.split_whitespace().skip(11).take(2) {
+            ticks += field.parse::<f64>()?;
+        }
+        Ok(ticks / 100.0)
+    }
 }
 
 impl House {
+    /// What the two proxies and Redis have used.
+    pub(crate) fn cpu(&self) -> Result<Cpu> {
+        let [one, other] = &self.proxies;
+        Ok(Cpu {
+            proxies: one.process.cpu()? + other.process.cpu()?,
+            redis: self.server.cpu()?,
+        })
+    }
+
     pub(crate) async fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let redis = free()?;
@@ -86,7 +123,7 @@ impl House {
             gate,
             upstream,
             folder,
-            _redis: process,
+            server: process,
             _tasks: tasks,
         })
     }
@@ -122,7 +159,7 @@ impl Proxy {
         let proxy = Self {
             address,
             admin,
-            _process: Process(process),
+            process: Process(process),
         };
         until("the proxy is ready", async || {
             matches!(proxy.get("/readyz").await, Ok(text) if text.starts_with("HTTP/1.1 200"))

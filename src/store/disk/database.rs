@@ -6,8 +6,9 @@
 //! | `route` | the names that records call by their numbers, sealed likewise |
 //! | `house` | one row: the latest time that the store ever knew, how often it was written, and how many records of each state there are |
 //!
-//! Indexes: `record_id` for every look; `record_due` for what time changes next; `record_state` and `record_route` for lists
-//! by state, and by route and state, in the order of their starts; the first has what is in flight when the store is opened. Rows are never scanned.
+//! Indexes: `record_id` for every look; `record_claim` for what is in flight, which is little and soon something else; of all others `record_due` for
+//! what time changes next, and `record_state` for lists by state in the order of their starts, those of one route too. Rows are never scanned.
+//! What is in flight stands in no index of the others: it would be taken out of each a moment later.
 //!
 //! Pages of rows that are gone are used again; the file does not shrink.
 
@@ -20,7 +21,10 @@ use rusqlite::{
     CachedStatement, Connection, Error, ErrorCode, OpenFlags, OptionalExtension as _, Row, params,
 };
 
-use super::{folder::FileId, reads};
+use super::{
+    folder::{self, FileId},
+    reads,
+};
 use crate::core::{
     record::{ClaimToken, RecordId},
     time::Timestamp,
@@ -113,7 +117,7 @@ pub(super) enum Unusable {
 
 /// `idem` in ASCII.
 const APPLICATION: i64 = 0x6964_656d;
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 const SCHEMA: &str = "
 CREATE TABLE record (
@@ -127,9 +131,6 @@ CREATE TABLE record (
     answer BLOB
 ) STRICT;
 CREATE UNIQUE INDEX record_id ON record (id);
-CREATE INDEX record_due ON record (due_at);
-CREATE INDEX record_state ON record (state, started_at);
-CREATE INDEX record_route ON record (route, state, started_at);
 CREATE TABLE route (number INTEGER PRIMARY KEY, name BLOB NOT NULL) STRICT;
 CREATE TABLE house (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -142,6 +143,19 @@ CREATE TABLE house (
     expired INTEGER NOT NULL
 ) STRICT;
 INSERT INTO house VALUES (1, 0, 0, 0, 0, 0, 0, 0);
+";
+
+const INDEXES: &str = "
+CREATE INDEX record_claim ON record (due_at) WHERE state = 0;
+CREATE INDEX record_due ON record (due_at) WHERE state > 0;
+CREATE INDEX record_state ON record (state, started_at, route) WHERE state > 0;
+";
+
+/// What becomes of a database of format 1, whose indexes were others.
+const FROM_FORMAT_1: &str = "
+DROP INDEX record_due;
+DROP INDEX record_state;
+DROP INDEX record_route;
 ";
 
 impl Database {
@@ -157,11 +171,14 @@ impl Database {
             connection.pragma_update(None, "page_size", PAGE)?;
         } else if pragma(&connection, "application_id")? != APPLICATION {
             return Err(Unusable::Foreign);
+        }
+        let format = if empty {
+            FORMAT
         } else {
-            match pragma(&connection, "user_version")? {
-                FORMAT => {}
-                other => return Err(Unusable::Version(other)),
-            }
+            pragma(&connection, "user_version")?
+        };
+        if !(1..=FORMAT).contains(&format) {
+            return Err(Unusable::Version(format));
         }
         let journal: String =
             connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -174,9 +191,14 @@ impl Database {
         )?;
         if empty {
             let make = format!(
-                "BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT;"
+                "BEGIN IMMEDIATE; {SCHEMA} {INDEXES} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT;"
             );
             connection.execute_batch(&make)?;
+        } else if format == 1 {
+            let change = format!(
+                "BEGIN IMMEDIATE; {FROM_FORMAT_1} {INDEXES} PRAGMA user_version = {FORMAT}; COMMIT;"
+            );
+            connection.execute_batch(&change)?;
         }
         let pages = i64::try_from(max_bytes / PAGE_BYTES).unwrap_or(i64::MAX);
         // As many pages as there are already is the least that it can be.
@@ -205,6 +227,8 @@ impl Database {
             .connection
             .execute("UPDATE house SET clock = clock", [])?;
         database.connection.execute_batch("COMMIT")?;
+        // SQLite syncs folders as it syncs files, with fdatasync, which need not cover the name of the log.
+        folder::sync(path.parent());
         database.files = database.files_now();
         Ok(database)
     }
@@ -305,8 +329,12 @@ impl Database {
         most: usize,
     ) -> rusqlite::Result<Vec<(Cursor, RecordId, Kept)>> {
         let mut statement = self.statement(
-            "SELECT state, token, head, length(answer), id, due_at, rowid FROM record
-             WHERE (due_at, rowid) > (?1, ?2) AND due_at <= ?3 ORDER BY due_at, rowid LIMIT ?4",
+            "SELECT state, token, head, length(answer), id, due_at, rowid FROM record INDEXED BY record_due
+             WHERE state > 0 AND (due_at, rowid) > (?1, ?2) AND due_at <= ?3
+             UNION ALL
+             SELECT state, token, head, length(answer), id, due_at, rowid FROM record INDEXED BY record_claim
+             WHERE state = 0 AND (due_at, rowid) > (?1, ?2) AND due_at <= ?3
+             ORDER BY due_at, rowid LIMIT ?4",
         )?;
         let rows = statement.query_map(
             params![
@@ -332,9 +360,8 @@ impl Database {
         after: i64,
         most: usize,
     ) -> rusqlite::Result<Vec<(i64, RecordId, Kept)>> {
-        // By the index, claims stand together whatever their number of rows; they are few.
         let mut statement = self.statement(
-            "SELECT state, token, head, length(answer), id, rowid FROM record INDEXED BY record_state
+            "SELECT state, token, head, length(answer), id, rowid FROM record INDEXED BY record_claim
              WHERE state = 0 AND rowid > ?1 ORDER BY rowid LIMIT ?2",
         )?;
         let rows = statement.query_map(params![after, signed(most as u64)], |row| {

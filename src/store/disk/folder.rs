@@ -97,7 +97,7 @@ fn private(path: &Path) -> io::Result<File> {
 }
 
 /// Makes what was made in a folder outlast a power cut. A file system that cannot do this for folders does it by itself.
-fn sync(folder: Option<&Path>) {
+pub(super) fn sync(folder: Option<&Path>) {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
 }

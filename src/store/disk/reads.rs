@@ -29,12 +29,13 @@ pub(super) fn each_of(
     from: Timestamp,
     mut take: impl FnMut(RecordId, Kept) -> ControlFlow<()>,
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(if route.is_some() {
-        "SELECT state, token, head, length(answer), id FROM record INDEXED BY record_route
-         WHERE route = ?4 AND state = ?1 AND started_at <= ?2 AND due_at > ?3 ORDER BY started_at DESC, id"
+    let mut statement = connection.prepare_cached(if state == CLAIMED {
+        // They are few, and put into order as they are.
+        "SELECT state, token, head, length(answer), id FROM record INDEXED BY record_claim
+         WHERE state = 0 AND state = ?1 AND started_at <= ?2 AND due_at > ?3 AND ifnull(route = ?4, 1) ORDER BY started_at DESC, id"
     } else {
         "SELECT state, token, head, length(answer), id FROM record INDEXED BY record_state
-         WHERE state = ?1 AND started_at <= ?2 AND due_at > ?3 AND ?4 IS NULL ORDER BY started_at DESC, id"
+         WHERE state > 0 AND state = ?1 AND started_at <= ?2 AND due_at > ?3 AND ifnull(route = ?4, 1) ORDER BY started_at DESC, id"
     })?;
     let (from, now) = (signed(from.as_millis()), signed(now.as_millis()));
     let mut rows = statement.query(params![state, from, now, route])?;
@@ -73,3 +74,6 @@ pub(super) fn routes(connection: &Connection) -> rusqlite::Result<Vec<(i64, Vec<
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.collect()
 }
+
+/// The state of what is in flight.
+const CLAIMED: u8 = 0;

@@ -25,12 +25,12 @@ use tokio::sync::Notify;
 
 use super::{
     abandoned::Abandoned,
-    kept::millis,
     node::{Live, Node},
     place::address,
     routes::{Routes, Slots},
     scripts::{Script, Scripts},
     slots::{self, Map},
+    told_millis,
 };
 use crate::{core::record::RecordId, store::StoreError, telemetry::metrics::StoreMetrics};
 
@@ -329,12 +329,9 @@ impl Link {
         let Value::Array(told) = told else {
             return Err(Failed::Other(self.odd()));
         };
-        match told.get(wanted.at) {
-            Some(Value::BulkString(now)) => match millis(now) {
-                Some(now) => node.learn(sent, now),
-                None => return Err(Failed::Other(self.odd())),
-            },
-            _ => return Err(Failed::Other(self.odd())),
+        match told.get(wanted.at).and_then(told_millis) {
+            Some(now) => node.learn(sent, now),
+            None => return Err(Failed::Other(self.odd())),
         }
         Ok(told)
     }

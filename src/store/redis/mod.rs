@@ -414,11 +414,17 @@ fn refused(after: AfterExpiry) -> String {
 
 /// A time as scripts tell it; they do.
 fn time(told: Option<Value>) -> Timestamp {
-    let now = match told {
-        Some(Value::BulkString(bytes)) => millis(&bytes),
-        _ => None,
-    };
+    let now = told.and_then(|told| told_millis(&told));
     Timestamp::from_millis(now.unwrap_or(0))
+}
+
+/// A time of the server's clock, or of a record's field.
+fn told_millis(told: &Value) -> Option<u64> {
+    match told {
+        Value::Int(now) => u64::try_from(*now).ok(),
+        Value::BulkString(bytes) => millis(bytes),
+        _ => None,
+    }
 }
 
 /// The place of the deadline among the arguments of a `begin`.

@@ -57,7 +57,7 @@ impl Scripts {
             Self::with(
                 "local now
 for n = 0, 15 do
-  local told = redis.pcall('GET', 'clock:' .. n)
+  local told = pcall('GET', 'clock:' .. n)
   if type(told) == 'string' then now = tonumber(told) break end
 end
 ",
@@ -66,19 +66,19 @@ end
     }
 
     fn with(time: &str) -> Self {
-        let script = |body: &str| {
-            let text = format!("{time}{COMMON}{body}");
+        let script = |read: &str, body: &str| {
+            let text = format!("{CALL}{time}{read}{JUDGED}{body}");
             // How Redis names a script; no security rests on it.
             let hash = hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref());
             Script { text, hash }
         };
         Self {
-            begin: script(BEGIN),
-            renew: script(RENEW),
-            settle: script(SETTLE),
-            read: script(READ),
-            purge: script(PURGE),
-            resolve: script(RESOLVE),
+            begin: script(FIRST, BEGIN),
+            renew: script(STATE, RENEW),
+            settle: script(HEAD, SETTLE),
+            read: script(WHOLE, READ),
+            purge: script(STATE, PURGE),
+            resolve: script(STATE, RESOLVE),
         }
     }
 
@@ -94,16 +94,32 @@ end
     }
 }
 
-const SERVER_TIME: &str = "local t = redis.call('TIME')
+/// Every step of a script is paid by all who wait for the server: each asks for as little as it can, and numbers, which are whole and far
+/// below 2^53, are passed on as they are.
+const CALL: &str = "local call, pcall, key = redis.call, redis.pcall, KEYS[1]
+";
+
+const SERVER_TIME: &str = "local t = call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 ";
 
-/// What all of them start with: the record, and what time has made of it.
-const COMMON: &str = "local key = KEYS[1]
-local function ms(n) return string.format('%.0f', n) end
--- Of another type, it is as unknown as of another version.
-local f = redis.pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r')
-local state, token = f[2], f[3]
+/// The record's fields in the order of [`super::kept::FIELDS`], as far as they are needed. Of another type, a key is as unknown as of another
+/// version.
+const STATE: &str = "local f = pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r')
+";
+const HEAD: &str = "local f = pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'h')
+";
+const WHOLE: &str =
+    "local f = pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 'w', 'h', 'b')
+";
+
+/// The same where mostly nothing is there: then nothing is read.
+const FIRST: &str = "local there = call('EXISTS', key) == 1
+local f = there and pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 'w', 'h', 'b') or {}
+";
+
+/// What time has made of the record.
+const JUDGED: &str = "local state, token = f[2], f[3]
 local known = f[1] == '1' and state and token and f[4] and f[5]
 local retained, forgotten = 0, 0
 if known then
@@ -112,62 +128,65 @@ if known then
   forgotten = retained + tonumber(f[7] or 0)
 end
 local function need_known()
-  if not known and redis.call('EXISTS', key) == 1 then error('the record has a format that this version does not know') end
+  if not known and call('EXISTS', key) == 1 then error('the record has a format that this version does not know') end
 end
-local function lives() redis.call('PEXPIREAT', key, ms(math.max(now + 1, forgotten))) end
-local function tell(kind, channel, origin, id) redis.pcall('PUBLISH', channel, kind .. origin .. id) end
+local function lives() call('PEXPIREAT', key, math.max(now + 1, forgotten)) end
 ";
 
 /// Arguments: token, lease, retention, refusal or nothing, head, the time after which it is too late; then of the record that may be taken over
 /// its token, state and `l`, or nothing. Answers: 0 and the record, 1 claimed, 2 too late; the time.
-const BEGIN: &str = "need_known()
-if now > tonumber(ARGV[6]) then return {2, ms(now)} end
+const BEGIN: &str = "if there then need_known() end
+if now > tonumber(ARGV[6]) then return {2, now} end
 if known and now < forgotten then
   local held = state == '0' and now < retained
-  if held and token == ARGV[1] then return {1, ms(now)} end
+  if held and token == ARGV[1] then return {1, now} end
   local same = token == ARGV[7] and state == ARGV[8] and f[6] == ARGV[9]
   if not same or now >= retained then
-    if now >= retained then redis.call('HDEL', key, 'b') end
-    return {0, ms(now), redis.call('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 'w', 'h', 'b')}
+    if now >= retained and f[11] then
+      call('HDEL', key, 'b')
+      f[11] = false
+    end
+    return {0, now, f}
   end
 end
 -- On a free key the first write is one that a full server refuses.
-if known then redis.call('DEL', key) end
+if known then call('DEL', key) end
 local ends, lease = now + tonumber(ARGV[3]), now + tonumber(ARGV[2])
-redis.call('HSET', key, 'v', '1', 's', '0', 't', ARGV[1], 'a', ms(now), 'e', ms(ends), 'l', ms(lease), 'h', ARGV[5])
+call('HSET', key, 'v', '1', 's', '0', 't', ARGV[1], 'a', now, 'e', ends, 'l', lease, 'h', ARGV[5])
 forgotten = math.max(ends, lease)
 if ARGV[4] ~= '' then
-  redis.call('HSET', key, 'r', ARGV[4])
+  call('HSET', key, 'r', ARGV[4])
   forgotten = forgotten + tonumber(ARGV[4])
 end
 lives()
-return {1, ms(now)}
+return {1, now}
 ";
 
 /// Arguments: token, lease. Answers whether it was held, and the time.
 const RENEW: &str = "need_known()
-if not known or state ~= '0' or token ~= ARGV[1] or now >= retained then return {0, ms(now)} end
+if not known or state ~= '0' or token ~= ARGV[1] or now >= retained then return {0, now} end
 local lease = math.max(now + tonumber(ARGV[2]), tonumber(f[6]))
 -- The first write is one that a full server takes; the rest is then taken too.
-redis.call('HDEL', key, 'l')
-redis.call('HSET', key, 'l', ms(lease))
+call('HDEL', key, 'l')
+call('HSET', key, 'l', lease)
 forgotten = math.max(tonumber(f[5]), lease) + tonumber(f[7] or 0)
 lives()
-return {1, ms(now)}
+return {1, now}
 ";
 
 /// Arguments: token, new state or nothing for a release, retention, `start` or `completion`, refusal or nothing, status, reason, answer,
 /// channel, origin, id. Answers: 0 lost, 1 kept with start, end and head, 2 released; the time. Repeatable: what is settled so already is kept.
 const SETTLE: &str = "need_known()
-if not known or token ~= ARGV[1] or now >= retained then return {0, ms(now)} end
+if not known or token ~= ARGV[1] or now >= retained then return {0, now} end
 if state ~= '0' then
-  if state == ARGV[2] then return {1, ms(now), f[4], f[5], redis.call('HGET', key, 'h')} end
-  return {0, ms(now)}
+  if state == ARGV[2] then return {1, now, f[4], f[5], f[8]} end
+  return {0, now}
 end
+local function tell() pcall('PUBLISH', ARGV[9], 'w' .. ARGV[10] .. ARGV[11]) end
 if ARGV[2] == '' then
-  redis.call('DEL', key)
-  tell('w', ARGV[9], ARGV[10], ARGV[11])
-  return {2, ms(now)}
+  call('DEL', key)
+  tell()
+  return {2, now}
 end
 local started = tonumber(f[4])
 local at = math.max(now, started)
@@ -175,48 +194,52 @@ local ends = tonumber(f[5])
 if ARGV[2] ~= '1' then
   if ARGV[4] == 'start' then ends = started + tonumber(ARGV[3]) else ends = at + tonumber(ARGV[3]) end
 end
-redis.call('HDEL', key, 'l')
-redis.call('HSET', key, 's', ARGV[2], 'e', ms(ends))
-if ARGV[2] == '1' then redis.call('HSET', key, 'l', ms(at)) else redis.call('HSET', key, 'c', ARGV[6]) end
-if ARGV[2] == '2' then redis.call('HSET', key, 'b', ARGV[8]) end
-if ARGV[2] == '3' then redis.call('HSET', key, 'w', ARGV[7]) end
 forgotten = ends
+-- The first write is one that a full server takes; the rest is then taken too.
 if ARGV[5] ~= '' then
-  redis.call('HSET', key, 'r', ARGV[5])
+  call('HDEL', key, 'l')
+  call('HSET', key, 'r', ARGV[5])
   forgotten = ends + tonumber(ARGV[5])
 else
-  redis.call('HDEL', key, 'r')
+  call('HDEL', key, 'l', 'r')
+end
+if ARGV[2] == '2' then
+  call('HSET', key, 's', '2', 'e', ends, 'c', ARGV[6], 'b', ARGV[8])
+elseif ARGV[2] == '3' then
+  call('HSET', key, 's', '3', 'e', ends, 'c', ARGV[6], 'w', ARGV[7])
+else
+  call('HSET', key, 's', ARGV[2], 'e', ends, 'l', at)
 end
 lives()
-tell('w', ARGV[9], ARGV[10], ARGV[11])
-return {1, ms(now), f[4], ms(ends), redis.call('HGET', key, 'h')}
+tell()
+return {1, now, f[4], ends, f[8]}
 ";
 
 /// Answers the time, and the record if it is not forgotten.
 const READ: &str = "need_known()
-if not known or now >= forgotten then return {ms(now)} end
-return {ms(now), redis.call('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 'w', 'h', 'b')}
+if not known or now >= forgotten then return {now} end
+return {now, f}
 ";
 
 /// Arguments: channel, origin, id. Answers whether there was one. What cannot be read can be purged.
-const PURGE: &str = "if known and now >= retained then return {0, ms(now)} end
-if redis.call('DEL', key) == 0 then return {0, ms(now)} end
-tell('p', ARGV[1], ARGV[2], ARGV[3])
-return {1, ms(now)}
+const PURGE: &str = "if known and now >= retained then return {0, now} end
+if call('DEL', key) == 0 then return {0, now} end
+pcall('PUBLISH', ARGV[1], 'p' .. ARGV[2] .. ARGV[3])
+return {1, now}
 ";
 
 /// Arguments: token, state and `l` of the record as it was read; channel, origin, id; then the new token, status, head and answer, or
 /// nothing for a release. Answers whether the record was still that one, and the time.
 const RESOLVE: &str = "need_known()
 local lapsed = state == '1' or (state == '0' and now >= tonumber(f[6] or 0))
-if not known or now >= retained or not lapsed or token ~= ARGV[1] or state ~= ARGV[2] or f[6] ~= ARGV[3] then return {0, ms(now)} end
+if not known or now >= retained or not lapsed or token ~= ARGV[1] or state ~= ARGV[2] or f[6] ~= ARGV[3] then return {0, now} end
 if ARGV[7] == '' then
-  redis.call('DEL', key)
+  call('DEL', key)
 else
-  redis.call('HSET', key, 's', '2', 't', ARGV[7], 'c', ARGV[8], 'h', ARGV[9], 'b', ARGV[10])
-  redis.call('HDEL', key, 'l')
+  call('HSET', key, 's', '2', 't', ARGV[7], 'c', ARGV[8], 'h', ARGV[9], 'b', ARGV[10])
+  call('HDEL', key, 'l')
   lives()
 end
-tell('p', ARGV[4], ARGV[5], ARGV[6])
-return {1, ms(now)}
+pcall('PUBLISH', ARGV[4], 'p' .. ARGV[5] .. ARGV[6])
+return {1, now}
 ";

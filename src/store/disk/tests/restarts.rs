@@ -207,3 +207,50 @@ async fn a_million_records_are_open_in_a_moment() {
         started.elapsed()
     );
 }
+
+/// As the first format had them.
+const INDEXES_OF_FORMAT_1: &str = "
+DROP INDEX record_claim;
+DROP INDEX record_due;
+DROP INDEX record_state;
+CREATE INDEX record_due ON record (due_at);
+CREATE INDEX record_state ON record (state, started_at);
+CREATE INDEX record_route ON record (route, state, started_at);
+PRAGMA user_version = 1;
+";
+
+#[tokio::test]
+async fn a_database_of_the_first_format_goes_on_as_one_of_this() {
+    let mut timed = Timed::new(Setup::default());
+    let indexes = |path: &Path| {
+        let database = rusqlite::Connection::open(path.join("records.db")).expect("a database");
+        let all = "SELECT sql FROM sqlite_schema WHERE type = 'index' ORDER BY name";
+        let mut all = database.prepare(all).expect("SQL");
+        let all = all.query_map([], |row| row.get::<_, String>(0));
+        all.expect("rows")
+            .map(|sql| sql.expect("text"))
+            .collect::<Vec<_>>()
+    };
+    timed.execute(1, 100).await;
+    let claim = timed.claim(2).await;
+    timed.store = None;
+    let new = indexes(&timed.path());
+    {
+        let database = rusqlite::Connection::open(timed.path().join("records.db"));
+        let database = database.expect("a database");
+        database
+            .execute_batch(INDEXES_OF_FORMAT_1)
+            .expect("the old indexes");
+    }
+    assert_ne!(indexes(&timed.path()), new);
+    timed.restart();
+    assert_eq!(indexes(&timed.path()), new);
+    assert!(matches!(timed.meets(1).await, Met::Complete(..)));
+    assert_eq!(timed.meets(2).await, Met::Unknown(HoldLeft::Forever));
+    drop(claim);
+    timed.assert_counted();
+    // And a claim of its own is found by the index that has claims.
+    let _own = timed.claim(3).await;
+    timed.restart();
+    assert_eq!(timed.meets(3).await, Met::Unknown(HoldLeft::Forever));
+}
