@@ -16,12 +16,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::file::WatchedFile;
 use self::reload::Reloading;
+pub use crate::admin::drain::Left;
 use crate::{
-    admin::{
-        self, AdminState, Operator, Reach,
-        drain::{DrainEnd, Left},
-        health::Health,
-    },
+    admin::{self, AdminState, Operator, Reach, drain::DrainEnd, health::Health},
     config::Config,
     core::framing::Limits,
     descriptors,

@@ -4,8 +4,7 @@ use std::{io::Write as _, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 use idem_proxy::{
-    admin::drain::Left,
-    app::{App, Drained, WatchedFile},
+    app::{App, Drained, Left, WatchedFile},
     cli::{self, Command, Exit},
     config::{self, Loaded, StoreKind},
     demo, descriptors,
