@@ -2,6 +2,7 @@
 
 mod changes;
 mod file;
+mod ready;
 mod reload;
 mod workers;
 
@@ -15,12 +16,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::file::WatchedFile;
 use self::reload::Reloading;
+pub use crate::admin::drain::Left;
 use crate::{
     admin::{self, AdminState, Operator, Reach, drain::DrainEnd, health::Health},
     config::Config,
-    core::{framing::Limits, record::ShortId},
+    core::framing::Limits,
     descriptors,
-    flight::Flights,
+    flight::{Flights, Outstanding},
     identity::Kept,
     limit::Limit,
     otlp::{self, Exporter},
@@ -80,12 +82,7 @@ pub enum Drained {
     /// All that ran has finished.
     Whole,
     /// `drain_timeout` passed first, or it was to end at once.
-    CutOff {
-        /// The records of the executions that were cut off; they are left to their leases.
-        executions: Vec<ShortId>,
-        /// How many client connections were.
-        connections: usize,
-    },
+    CutOff(Left),
 }
 
 impl App {
@@ -218,7 +215,8 @@ impl App {
         let draining = CancellationToken::new();
         self.start(&operators, &draining);
         self.health.set_ready();
-        tracing::info!("ready");
+        let telling = ready::tell(Arc::clone(&self.health), self.running.stopped.clone());
+        Tasks::new(Handle::current(), TaskTracker::new()).detach(telling);
 
         let mut term = pin!(term);
         let by_operator = tokio::select! {
@@ -313,13 +311,7 @@ impl App {
     fn tell_drain(&self) {
         self.admin.drains().tell(match self.running.left() {
             Drained::Whole => DrainEnd::Whole,
-            Drained::CutOff {
-                executions,
-                connections,
-            } => DrainEnd::Unfinished {
-                executions,
-                connections,
-            },
+            Drained::CutOff(left) => DrainEnd::Unfinished(left),
         });
     }
 
@@ -327,12 +319,11 @@ impl App {
     async fn stay(&self, mut term: std::pin::Pin<&mut impl Future<Output = ()>>) {
         match self.running.left() {
             Drained::Whole => tracing::info!("drained; it stays until it is told to end"),
-            Drained::CutOff {
-                executions,
-                connections,
-            } => tracing::warn!(
-                executions = executions.len(),
-                connections,
+            Drained::CutOff(left) => tracing::warn!(
+                executions = left.executions.len(),
+                unsaved = left.unsaved.len(),
+                connections = left.connections,
+                tasks = left.tasks,
                 "drain_timeout has passed and not all that runs has finished; it goes on until the process is told to end"
             ),
         }
@@ -400,14 +391,21 @@ impl Running {
 
     /// What still runs.
     fn left(&self) -> Drained {
-        let connections = self.connections.len();
-        if connections == 0 && self.executions.is_empty() {
+        let (connections, tasks) = (self.connections.len(), self.executions.len());
+        if connections == 0 && tasks == 0 {
             return Drained::Whole;
         }
-        Drained::CutOff {
-            executions: self.flights.records(),
+        let Outstanding { running, unsaved } = self.flights.unsaved().outstanding();
+        let mut executions = self.flights.records();
+        executions.extend(running);
+        // Each of these has a task.
+        let named = executions.len() + unsaved.len();
+        Drained::CutOff(Left {
+            executions,
+            unsaved,
             connections,
-        }
+            tasks: tasks.saturating_sub(named),
+        })
     }
 
     /// Ends everything at once; operators get the answers that are ready.

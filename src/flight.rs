@@ -1,8 +1,10 @@
 //! Flights: executions on this proxy that others may join. Published once, joined by many, bounded.
 //!
 //! A request that finds no settled record boards the flight of its record: the first one leads, the others wait for what it
-//! lands with. Invariants: at most one flight a record; a flight that is gone has landed; a landing is published once;
+//! lands with. What came of a flight and is not saved yet stands in [`Unsaved`]. Invariants: at most one flight a record; a flight that is gone has landed; a landing is published once;
 //! waiters only listen, so whoever leaves takes nothing along.
+
+mod unsaved;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -16,6 +18,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+pub use self::unsaved::{Entered, Outstanding, Unsaved};
 use crate::{
     core::{
         fingerprint::Fingerprint,
@@ -31,6 +34,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Flights {
     shards: [Mutex<HashMap<RecordId, Arc<Flight>>>; SHARDS],
+    unsaved: Arc<Unsaved>,
 }
 
 const SHARDS: usize = 64;
@@ -109,7 +113,14 @@ impl Flights {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             shards: std::array::from_fn(|_| Mutex::default()),
+            unsaved: Arc::default(),
         })
+    }
+
+    /// What is known here and not saved.
+    #[must_use]
+    pub fn unsaved(&self) -> &Arc<Unsaved> {
+        &self.unsaved
     }
 
     /// Boards the flight of the record `id`.
@@ -134,6 +145,14 @@ impl Flights {
                 })
             }
         }
+    }
+
+    /// The flight of the record `id`, if it executes.
+    #[must_use]
+    pub fn running(&self, id: &RecordId) -> Option<Arc<Flight>> {
+        let flight = self.shard(id).lock().get(id).map(Arc::clone)?;
+        let runs = matches!(*flight.stage.lock(), Stage::Running);
+        runs.then_some(flight)
     }
 
     /// The records whose flights have not landed.

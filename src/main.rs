@@ -4,7 +4,7 @@ use std::{io::Write as _, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 use idem_proxy::{
-    app::{App, Drained, WatchedFile},
+    app::{App, Drained, Left, WatchedFile},
     cli::{self, Command, Exit},
     config::{self, Loaded, StoreKind},
     demo, descriptors,
@@ -88,16 +88,8 @@ fn run(loaded: Loaded, source: Source) -> Exit {
             tracing::info!("drained");
             Exit::Done
         }
-        Ok(Drained::CutOff {
-            executions,
-            connections,
-        }) => {
-            for record in executions {
-                tracing::error!(%record, "this execution was cut off, and its record is left to its lease");
-            }
-            if connections > 0 {
-                tracing::error!(connections, "client connections were cut off");
-            }
+        Ok(Drained::CutOff(left)) => {
+            tell(&left);
             Exit::Failed
         }
         Err(error) => {
@@ -105,6 +97,38 @@ fn run(loaded: Loaded, source: Source) -> Exit {
             fail(&format!("{error:#}"))
         }
     }
+}
+
+/// Says what was cut off, and what becomes of it.
+fn tell(left: &Left) {
+    for record in &left.executions {
+        tracing::error!(%record, "this execution was cut off, and its record is left to its lease");
+    }
+    for record in &left.unsaved {
+        tracing::error!(
+            %record,
+            "what came of this execution was never saved: its record is left to its lease, and its outcome is unknown then"
+        );
+    }
+    let Left {
+        connections, tasks, ..
+    } = *left;
+    if connections > 0 {
+        tracing::error!(connections, "client connections were cut off");
+    }
+    if tasks > 0 {
+        tracing::error!(
+            tasks,
+            "tasks behind answers were cut off; no record depends on them"
+        );
+    }
+    tracing::error!(
+        executions = left.executions.len(),
+        unsaved = left.unsaved.len(),
+        connections,
+        tasks,
+        "ended before all that ran had finished"
+    );
 }
 
 async fn until_drained(

@@ -23,12 +23,20 @@ pub enum DrainEnd {
     /// All that ran has finished.
     Whole,
     /// `drain_timeout` passed first.
-    Unfinished {
-        /// The records of the executions that still run.
-        executions: Vec<ShortId>,
-        /// How many client connections are left.
-        connections: usize,
-    },
+    Unfinished(Left),
+}
+
+/// What has not finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// The records of the executions that still run.
+    pub executions: Vec<ShortId>,
+    /// The records of those whose end the store has not taken yet.
+    pub unsaved: Vec<ShortId>,
+    /// How many client connections are left.
+    pub connections: usize,
+    /// How many tasks are beside all of these: what is left of a request goes out behind its answer, or a connection to an upstream ends.
+    pub tasks: usize,
 }
 
 impl Default for Drains {
@@ -80,10 +88,10 @@ mod tests {
     #[tokio::test]
     async fn one_drain_is_told_to_all_that_ask() {
         let drains = Drains::default();
-        let left = DrainEnd::Unfinished {
-            executions: Vec::new(),
+        let left = DrainEnd::Unfinished(Left {
             connections: 2,
-        };
+            ..Left::default()
+        });
         let application = async {
             drains.asked().await;
             drains.asked().await;

@@ -54,12 +54,13 @@ pub use self::history::SAMPLE_EVERY;
 use self::{
     admission::Admitted,
     answer::{Answer, explained, method_not_allowed, not_found, plain, problem, turned_away},
-    drain::{DrainEnd, Drains},
+    drain::{DrainEnd, Drains, Left},
     health::{Health, Readiness},
     history::History,
 };
 use crate::{
     config::{Config, Token},
+    core::record::ShortId,
     store::Stores,
     telemetry::metrics::{Limit, Metrics},
 };
@@ -429,18 +430,23 @@ fn drained(end: &DrainEnd) -> Answer {
             "application/json",
             r#"{"status":"drained"}"#,
         ),
-        DrainEnd::Unfinished {
+        DrainEnd::Unfinished(Left {
             executions,
+            unsaved,
             connections,
-        } => {
-            let executions: Vec<_> = executions.iter().map(ToString::to_string).collect();
+            tasks,
+        }) => {
+            let digits =
+                |records: &[ShortId]| records.iter().map(ToString::to_string).collect::<Vec<_>>();
             let document = serde_json::json!({
                 "type": "about:blank",
                 "title": "Service Unavailable",
                 "status": 503,
                 "detail": "Not all that runs has finished within server.drain_timeout.",
-                "executions": executions,
+                "executions": digits(executions),
+                "unsaved": digits(unsaved),
                 "connections": connections,
+                "tasks": tasks,
             });
             plain(
                 StatusCode::SERVICE_UNAVAILABLE,

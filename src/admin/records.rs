@@ -38,6 +38,7 @@ use crate::{
     config::Route,
     core::{
         policy::{ReplayHeaders, RouteName},
+        record::RecordId,
         transition::{Resolution, Standing},
     },
     store::{Outcome, Purged, Row, StoreError},
@@ -120,24 +121,57 @@ async fn list(state: &AdminState, query: Option<&str>) -> Answer {
 async fn found(state: &AdminState, name: &Name) -> Result<Row, Answer> {
     let rows = state.store.find(name.short()).await.map_err(no_answer)?;
     let mut fitting = rows.into_iter().filter(|row| name.fits(&row.id));
-    match (fitting.next(), fitting.next()) {
-        (None, _) => Err(no_record()),
-        (Some(row), None) => Ok(row),
-        (Some(_), Some(_)) => Err(explained(
-            StatusCode::BAD_REQUEST,
-            "Two records fit these digits: give more of them, or all 64.",
-        )),
+    the_one(fitting.next(), fitting.next()).map_err(NotOne::answer)
+}
+
+/// The id of the one record of this name, which need not be readable.
+async fn unreadable(state: &AdminState, name: &Name) -> Result<RecordId, Answer> {
+    if let Some(id) = name.full() {
+        return Ok(id);
+    }
+    let ids = state.store.ids(name.short()).await.map_err(no_answer)?;
+    let mut fitting = ids.into_iter().filter(|id| name.fits(id));
+    the_one(fitting.next(), fitting.next()).map_err(NotOne::answer)
+}
+
+fn the_one<T>(first: Option<T>, second: Option<T>) -> Result<T, NotOne> {
+    match (first, second) {
+        (None, _) => Err(NotOne::None),
+        (Some(one), None) => Ok(one),
+        (Some(_), Some(_)) => Err(NotOne::Several),
+    }
+}
+
+/// Why a name is not that of a record.
+#[derive(Clone, Copy)]
+enum NotOne {
+    None,
+    Several,
+}
+
+impl NotOne {
+    fn answer(self) -> Answer {
+        match self {
+            Self::None => no_record(),
+            Self::Several => explained(
+                StatusCode::BAD_REQUEST,
+                "Two records fit these digits: give more of them, or all 64.",
+            ),
+        }
     }
 }
 
 async fn purge(state: &AdminState, by: &By, name: &Name) -> Answer {
-    let (id, row) = match (found(state, name).await, name.full()) {
-        (Ok(row), _) => (row.id, Some(row)),
-        // A record that cannot be read can be purged, by its whole id.
-        (Err(refused), Some(id)) if refused.status() == StatusCode::SERVICE_UNAVAILABLE => {
-            (id, None)
+    let (id, row) = match found(state, name).await {
+        Ok(row) => (row.id, Some(row)),
+        // A record that cannot be read can be purged.
+        Err(refused) if refused.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            match unreadable(state, name).await {
+                Ok(id) => (id, None),
+                Err(refused) => return refused,
+            }
         }
-        (Err(refused), _) => return refused,
+        Err(refused) => return refused,
     };
     if row
         .as_ref()

@@ -5,7 +5,10 @@ use std::future::{pending, ready};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
-use crate::{core::policy::RouteName, telemetry::metrics::Outcome};
+use crate::{
+    core::{policy::RouteName, record::ShortId},
+    telemetry::metrics::Outcome,
+};
 
 fn state() -> Arc<AdminState> {
     let metrics = Metrics::new(&[RouteName::new("orders")]);
@@ -317,14 +320,17 @@ async fn a_drain_is_answered_when_it_ends_however_long_that_takes() {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(body(&answer), r#"{"status":"drained"}"#);
 
-    state.drains.tell(DrainEnd::Unfinished {
-        executions: Vec::new(),
+    state.drains.tell(DrainEnd::Unfinished(Left {
         connections: 3,
-    });
+        unsaved: vec![ShortId::parse("00000000000000ff").unwrap()],
+        ..Left::default()
+    }));
     let late = ask(&state, "POST", "/api/v1/drain").await;
     assert!(late.starts_with("HTTP/1.1 503 "), "{late}");
     let document: serde_json::Value = serde_json::from_str(body(&late)).unwrap();
     assert_eq!(document["connections"], 3);
+    assert_eq!(document["unsaved"][0], "00000000000000ff");
+    assert_eq!(document["tasks"], 0);
 }
 
 #[tokio::test]

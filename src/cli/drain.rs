@@ -53,9 +53,17 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     if let Some(connections) = document.get("connections") {
         said.push(format!("  connections that are left: {connections}"));
     }
-    let executions = document.get("executions").and_then(|list| list.as_array());
-    for record in executions.into_iter().flatten() {
-        said.push(format!("  still runs: {record}"));
+    if let Some(tasks) = document.get("tasks") {
+        said.push(format!("  tasks behind them that are left: {tasks}"));
+    }
+    for (list, what) in [
+        ("executions", "still runs"),
+        ("unsaved", "is not saved yet"),
+    ] {
+        let records = document.get(list).and_then(|list| list.as_array());
+        for record in records.into_iter().flatten() {
+            said.push(format!("  {what}: {record}"));
+        }
     }
     said.join("\n")
 }
@@ -66,11 +74,11 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_is_left() {
-        let body = br#"{"detail":"Late.","executions":["00ff"],"connections":2}"#;
+        let body = br#"{"detail":"Late.","executions":["00ff"],"unsaved":["00fe"],"connections":2,"tasks":1}"#;
         let said = refusal(StatusCode::SERVICE_UNAVAILABLE, body);
         assert_eq!(
             said,
-            "Late. (503 Service Unavailable)\n  connections that are left: 2\n  still runs: \"00ff\""
+            "Late. (503 Service Unavailable)\n  connections that are left: 2\n  tasks behind them that are left: 1\n  still runs: \"00ff\"\n  is not saved yet: \"00fe\""
         );
         let said = refusal(StatusCode::NOT_FOUND, b"what?");
         assert_eq!(said, "the proxy does not drain (404 Not Found)");

@@ -8,7 +8,10 @@ use http::{
     header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, DATE, LINK, RETRY_AFTER},
 };
 
-use super::{Rest, body::AnswerBody};
+use super::{
+    Rest,
+    body::{AnswerBody, Resumed},
+};
 use crate::{
     core::{
         policy::{Errors, Policy},
@@ -18,6 +21,7 @@ use crate::{
         trace::SpanRef,
         trailers::{self, Taken},
     },
+    limit::Permit,
     telemetry::metrics::Outcome,
 };
 
@@ -49,6 +53,19 @@ impl Answer {
 
     pub(super) fn brought_by(mut self, execution: Option<Arc<SpanRef>>) -> Self {
         self.execution = execution;
+        self
+    }
+
+    /// The same, counted as an execution until its body has ended where that is still to come.
+    pub(super) fn under(mut self, room: Permit) -> Self {
+        self.response = self.response.map(|body| match body {
+            AnswerBody::Streamed(rest) => AnswerBody::Resumed(Box::new(Resumed {
+                read: Vec::new(),
+                rest,
+                _room: room,
+            })),
+            whole => whole,
+        });
         self
     }
 

@@ -10,7 +10,10 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use crate::upstream::{Broken, UpstreamBody};
+use crate::{
+    limit::Permit,
+    upstream::{Broken, UpstreamBody},
+};
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -21,15 +24,21 @@ pub enum AnswerBody {
     Trailed(Trailed),
     /// As the upstream sends it.
     Streamed(UpstreamBody),
-    /// What was read of an answer before it turned out not to be kept, then the rest as it comes.
-    Resumed {
-        /// In reverse order.
-        read: Vec<Frame<Bytes>>,
-        /// What follows.
-        rest: UpstreamBody,
-    },
+    /// What was read of a keyed request's answer before it turned out not to be kept, then the rest as it comes.
+    Resumed(Box<Resumed>),
     /// As an execution hands it on, which reads to the end whatever becomes of the client.
     Piped(Pipe),
+}
+
+/// An answer that passes to one client alone.
+#[derive(Debug)]
+pub struct Resumed {
+    /// In reverse order.
+    pub(super) read: Vec<Frame<Bytes>>,
+    /// What follows.
+    pub(super) rest: UpstreamBody,
+    /// Its call still counts as an execution.
+    pub(super) _room: Permit,
 }
 
 /// A whole body and its trailers, each until it is sent.
@@ -132,9 +141,9 @@ impl Body for AnswerBody {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Self::Trailed(trailed) => Poll::Ready(trailed.next().map(Ok)),
             Self::Streamed(rest) => upstream_frame(rest, cx),
-            Self::Resumed { read, rest } => match read.pop() {
+            Self::Resumed(resumed) => match resumed.read.pop() {
                 Some(piece) => Poll::Ready(Some(Ok(piece))),
-                None => upstream_frame(rest, cx),
+                None => upstream_frame(&mut resumed.rest, cx),
             },
             Self::Piped(pipe) => pipe.poll_frame(cx),
         }
@@ -145,7 +154,7 @@ impl Body for AnswerBody {
             Self::Whole(body) => body.is_none(),
             Self::Trailed(Trailed { body, trailers }) => body.is_none() && trailers.is_none(),
             Self::Streamed(rest) => rest.is_end_stream(),
-            Self::Resumed { read, rest } => read.is_empty() && rest.is_end_stream(),
+            Self::Resumed(resumed) => resumed.read.is_empty() && resumed.rest.is_end_stream(),
             Self::Piped(pipe) => pipe.ended,
         }
     }
@@ -154,7 +163,8 @@ impl Body for AnswerBody {
         match self {
             Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |b| b.len() as u64)),
             Self::Streamed(rest) => rest.size_hint(),
-            Self::Resumed { read, rest } => {
+            Self::Resumed(resumed) => {
+                let Resumed { read, rest, .. } = &**resumed;
                 // A body with trailers has no length: they would not be sent behind one.
                 let here = read.iter().map(|piece| piece.data_ref().map(Bytes::len));
                 match (here.sum::<Option<usize>>(), rest.size_hint().exact()) {

@@ -75,7 +75,7 @@ pub(super) struct Execution {
     traced: Option<(Traced, CallSpan)>,
     room: Permit,
     leave: Leave,
-    _permit: Permit,
+    permit: Permit,
 }
 
 /// What came of the call.
@@ -145,7 +145,7 @@ impl Execution {
             traced,
             room: buffered.room.hand_over(),
             leave: start.leave,
-            _permit: start.permit,
+            permit: start.permit,
         }
     }
 
@@ -166,7 +166,7 @@ impl Execution {
             traced,
             mut room,
             leave,
-            _permit,
+            permit,
         } = self;
         let policy = &*route.policy;
         let metrics = worker.proxy.metrics.route(Some(index));
@@ -203,6 +203,7 @@ impl Execution {
                 route: &route,
                 metrics,
                 id,
+                fingerprint: &fingerprint,
                 late,
                 traced: traced.map(|(request, _)| request),
             },
@@ -210,6 +211,7 @@ impl Execution {
             first,
             taken,
             seat,
+            permit,
         };
         match called {
             Called::Whole(whole) => finish.whole(claim, &method, whole).await,

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     answer::{expires, mark, trail},
-    body::{AnswerBody, Piece},
+    body::{AnswerBody, Piece, Resumed},
     execute::{First, renewed},
     settle::Settling,
 };
@@ -28,6 +28,7 @@ use crate::{
         transition::Settlement,
     },
     flight::{Landing, Seat},
+    limit::Permit,
     store::{Claim, Settled},
     telemetry::metrics::Outcome,
     upstream::UpstreamBody,
@@ -63,6 +64,8 @@ pub(super) struct Finish<'a> {
     /// Whether the first client takes trailers.
     pub(super) taken: Taken,
     pub(super) seat: Seat,
+    /// Its place among the executions, which it has to its end.
+    pub(super) permit: Permit,
 }
 
 impl Finish<'_> {
@@ -160,10 +163,11 @@ impl Finish<'_> {
         }
         let policy = &*self.settling.route.policy;
         let status = live.parts.status;
-        let body = AnswerBody::Resumed {
+        let body = AnswerBody::Resumed(Box::new(Resumed {
             read: live.read,
             rest: live.rest,
-        };
+            _room: self.permit,
+        }));
         let mut response = Response::from_parts(live.parts, body);
         let settlement = match live.verdict {
             Verdict::Keep | Verdict::Stream(_) => Settlement::Tombstone {
@@ -205,7 +209,9 @@ impl Finish<'_> {
             first,
             seat,
             taken: _,
+            permit: _permit,
         } = self;
+        let _running = settling.runs_until(deadline);
         seat.land(Landing::TooLarge);
         let _ = first.send(First::Answer {
             response: Box::new(response),

@@ -12,7 +12,7 @@ use http::{
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::{Peer, Worker, answer::Answer, body::AnswerBody, upgrade};
+use super::{Peer, Refusal, Rest, Worker, answer::Answer, body::AnswerBody, upgrade};
 use crate::{
     config::{self, HostHeader},
     core::{
@@ -62,11 +62,11 @@ pub(super) async fn forward(
         // Rare and large; boxed, it costs the others nothing.
         return Box::pin(upgrade::forward(worker, through, request, &protocols, peer)).await;
     }
-    let passing = match Passing::new(worker, through) {
+    let mut passing = match Passing::new(worker, through) {
         Ok(passing) => passing,
         Err(answer) => return *answer,
     };
-    let sent = Instant::now();
+    let sent = passing.begins();
     let (request, upload) = outgoing(&passing, request, peer, sent);
     let call = passing.pool.send_at(request, sent);
     pass(passing, call, upload, sent).await
@@ -79,13 +79,13 @@ pub(super) async fn forward_whole(
     request: Request<Bytes>,
     peer: &Peer,
 ) -> Answer {
-    let passing = match Passing::new(worker, through) {
+    let mut passing = match Passing::new(worker, through) {
         Ok(passing) => passing,
         Err(answer) => return *answer,
     };
     let (mut parts, body) = request.into_parts();
     passing.head(&mut parts, peer);
-    let sent = Instant::now();
+    let sent = passing.begins();
     let request = Request::from_parts(parts, OutgoingBody::whole(body));
     let call = passing.pool.send(request);
     pass(passing, call, None, sent).await
@@ -93,7 +93,7 @@ pub(super) async fn forward_whole(
 
 /// Waits for the answer to a call that began at `sent`.
 async fn pass(
-    passing: Passing<'_>,
+    mut passing: Passing<'_>,
     mut call: Call,
     upload: Option<Arc<Upload>>,
     sent: Instant,
@@ -103,17 +103,24 @@ async fn pass(
     let body_timeout = passing.worker.proxy.body_timeout;
     let answered = head_in_time(pool, call, upload.as_deref(), body_timeout, sent).await;
     match answered.map(|sent| sent.and_then(not_switched)) {
-        Ok(Ok(response)) => passing.passed(response, sent),
-        Ok(Err(failure)) => passing.failed(&failure, upload.map(|upload| upload.stage()), sent),
-        Err(TimedOut) => passing.timed_out(sent),
+        Ok(Ok(response)) => passing.passed(response),
+        Ok(Err(failure)) => passing.failed(&failure, stage(upload.as_deref())),
+        Err(TimedOut) => passing.timed_out(stage(upload.as_deref())),
     }
 }
 
-/// A request on its way through, and what becomes of its answer.
+/// How far a request's own body has come, where it is one.
+fn stage(upload: Option<&Upload>) -> Option<UploadStage> {
+    upload.map(Upload::stage)
+}
+
+/// A request on its way through, and what becomes of its answer. Dropped before there is one, its client has gone away; the call counts.
 pub(super) struct Passing<'a> {
     worker: &'a Worker,
     through: Through<'a>,
     pub(super) pool: &'a Pool,
+    /// Since when a call runs that has not been counted.
+    sent: Option<Instant>,
 }
 
 impl<'a> Passing<'a> {
@@ -128,6 +135,7 @@ impl<'a> Passing<'a> {
             worker,
             through,
             pool,
+            sent: None,
         })
     }
 
@@ -143,35 +151,35 @@ impl<'a> Passing<'a> {
         );
     }
 
-    /// Counts the call, which began at `sent`.
-    fn count(&self, status: Option<StatusCode>, sent: Instant) -> Duration {
-        let took = sent.elapsed();
+    /// Its call begins, now.
+    pub(super) fn begins(&mut self) -> Instant {
+        *self.sent.insert(Instant::now())
+    }
+
+    /// Counts the call, once; how long it took.
+    fn count(&mut self, status: Option<StatusCode>) -> Option<Duration> {
+        let took = self.sent.take()?.elapsed();
         let metrics = self.worker.proxy.metrics.route(self.through.route);
         metrics.upstream(StatusClass::from(status), took);
-        took
+        Some(took)
     }
 
     /// The upstream's answer as it goes out.
-    pub(super) fn answered(&self, response: Response<AnswerBody>, sent: Instant) -> Answer {
-        let took = self.count(Some(response.status()), sent);
+    pub(super) fn answered(&mut self, response: Response<AnswerBody>) -> Answer {
+        let took = self.count(Some(response.status()));
         let mut answer = Answer::new(response, self.through.outcome);
-        answer.upstream = Some(took);
+        answer.upstream = took;
         answer
     }
 
     /// The upstream's answer as it came.
-    pub(super) fn passed(&self, response: Response<UpstreamBody>, sent: Instant) -> Answer {
-        self.answered(passed(response), sent)
+    pub(super) fn passed(&mut self, response: Response<UpstreamBody>) -> Answer {
+        self.answered(passed(response))
     }
 
     /// There is no answer; `stage` says how far the request's own body came.
-    pub(super) fn failed(
-        &self,
-        failure: &SendFailure,
-        stage: Option<UploadStage>,
-        sent: Instant,
-    ) -> Answer {
-        self.count(None, sent);
+    pub(super) fn failed(&mut self, failure: &SendFailure, stage: Option<UploadStage>) -> Answer {
+        self.count(None);
         let upstream = &self.pool.upstream().name;
         tracing::debug!(upstream, %failure, "an unkeyed call failed");
         let refusal = match (failure, stage) {
@@ -188,14 +196,30 @@ impl<'a> Passing<'a> {
                 Outcome::UpstreamFailure,
             ),
         };
-        self.worker.error(self.through.errors, &refusal, None)
+        self.refused(&refusal, stage)
     }
 
     /// There is none in time.
-    pub(super) fn timed_out(&self, sent: Instant) -> Answer {
-        self.count(None, sent);
+    pub(super) fn timed_out(&mut self, stage: Option<UploadStage>) -> Answer {
+        self.count(None);
         let refusal = (Problem::Unprotected(Doubt::Late), Outcome::UpstreamFailure);
-        self.worker.error(self.through.errors, &refusal, None)
+        self.refused(&refusal, stage)
+    }
+
+    /// What is left of the request's body is not read any more: its connection ends.
+    fn refused(&self, refusal: &Refusal, stage: Option<UploadStage>) -> Answer {
+        let rest = match stage {
+            None | Some(UploadStage::Ended(_)) => Rest::Nothing,
+            Some(_) => Rest::Unread,
+        };
+        let answer = self.worker.error(self.through.errors, refusal, None);
+        answer.behind(rest)
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.count(None);
     }
 }
 

@@ -16,6 +16,7 @@ use super::{
     Place, Refusal, Rest, Worker,
     answer::{self, Answer},
     buffered::Buffered,
+    departure::LeftAs,
     execute::{Execution, First},
     read_away, replay_auth,
     traced::failed,
@@ -34,7 +35,7 @@ use crate::{
     },
     flight::{Boarding, Landing, Seat},
     limit::Permit,
-    store::{Begin, Bound, Runs, StoreError, Stores},
+    store::{Begin, Runs, StoreError, Stores},
     telemetry::metrics::{Limit, Outcome, RouteMetrics, StoreOp, StoreResult},
     upstream::{Leave, Moment, Received},
 };
@@ -61,6 +62,7 @@ pub(super) async fn answer(
     worker: &Arc<Worker>,
     keyed: Keyed<'_>,
     request: Request<Incoming>,
+    left_as: &LeftAs,
 ) -> Answer {
     let Keyed { place, name } = keyed;
     let policy = &*place.route.policy;
@@ -87,7 +89,14 @@ pub(super) async fn answer(
         Name::Derived => Key::derived(&print.digests()),
     };
     let id = identify(worker, &place, &parts, &caller, &key);
-    visit(worker, &place, id, print, &mut parts, &mut buffered).await
+    let visit = Visit {
+        worker,
+        place: &place,
+        id,
+        fingerprint: print,
+        left_as,
+    };
+    visit.begin(&mut parts, &mut buffered).await
 }
 
 fn head(parts: &Parts) -> Head<'_> {
@@ -126,6 +135,7 @@ pub(super) async fn answer_read(
     mut parts: Parts,
     mut buffered: Buffered,
     document: &Document,
+    left_as: &LeftAs,
 ) -> Answer {
     let policy = &*place.route.policy;
     let caller = match caller(worker, place, &parts).await {
@@ -136,7 +146,16 @@ pub(super) async fn answer_read(
     let carried = key::carried_by(policy, head(&parts), Some(document));
     let print = print(place, carried, &parts);
     match finish(worker, carried, print, document, &mut buffered) {
-        Ok(print) => visit(worker, place, id, print, &mut parts, &mut buffered).await,
+        Ok(fingerprint) => {
+            let visit = Visit {
+                worker,
+                place,
+                id,
+                fingerprint,
+                left_as,
+            };
+            visit.begin(&mut parts, &mut buffered).await
+        }
         Err(refusal) => worker.refused(policy, &refusal, None),
     }
 }
@@ -204,35 +223,23 @@ fn finish(
     Ok(Arc::new(print.finish(counted)))
 }
 
-async fn visit(
-    worker: &Arc<Worker>,
-    place: &Place<'_>,
-    id: RecordId,
-    fingerprint: Arc<Fingerprint>,
-    parts: &mut Parts,
-    buffered: &mut Buffered,
-) -> Answer {
-    let length = buffered.body.len() as u64;
-    let visit = Visit {
-        worker,
-        place,
-        id,
-        fingerprint,
-    };
-    let mut answer = visit.answer(parts, buffered).await;
-    answer.request_bytes = Some(length);
-    answer
-}
-
 /// A keyed request at its record.
 struct Visit<'a> {
     worker: &'a Arc<Worker>,
     place: &'a Place<'a>,
     id: RecordId,
     fingerprint: Arc<Fingerprint>,
+    left_as: &'a LeftAs,
 }
 
 impl Visit<'_> {
+    async fn begin(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
+        let length = buffered.body.len() as u64;
+        let mut answer = self.answer(parts, buffered).await;
+        answer.request_bytes = Some(length);
+        answer
+    }
+
     fn policy(&self) -> &Policy {
         &self.place.route.policy
     }
@@ -258,9 +265,10 @@ impl Visit<'_> {
     async fn answer(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
         let mut may_wait = self.policy().in_flight == InFlight::Wait;
+        let known = self.known();
         loop {
             match proxy.records.look(&self.id, &self.ask()).await {
-                Err(error) => return self.failed(error, parts, buffered).await,
+                Err(error) => return self.failed(error, known, parts, buffered).await,
                 Ok(Some(Found::InFlight { .. }) | None) => {}
                 Ok(Some(found)) => return self.found(&found, parts).await,
             }
@@ -278,7 +286,7 @@ impl Visit<'_> {
                         return Box::pin(self.execute(*start, parts, buffered)).await;
                     }
                     Led::Answered(answer) => return *answer,
-                    Led::Failed(error) => return self.failed(error, parts, buffered).await,
+                    Led::Failed(error) => return self.failed(error, known, parts, buffered).await,
                     Led::Elsewhere => {
                         let answer = Box::pin(self.join_elsewhere(parts, Runs::Surely)).await;
                         // It ran when the store was asked: whoever has joined it never executes.
@@ -288,7 +296,7 @@ impl Visit<'_> {
                 Boarding::Join(flight) => match Box::pin(self.join(&flight, parts)).await {
                     Ok(Some(answer)) => return answer,
                     Ok(None) => {}
-                    Err(error) => return self.failed(error, parts, buffered).await,
+                    Err(error) => return self.failed(error, known, parts, buffered).await,
                 },
             }
         }
@@ -301,14 +309,17 @@ impl Visit<'_> {
         let policy = self.policy();
         match found {
             Found::Complete(record) => match answer::stored(record) {
-                Some(stored) => match self.permitted(parts).await {
-                    Ok(()) => {
-                        let response = answer::replay(record, stored, policy, parts);
-                        let answer = Answer::new(response, Outcome::Hit).of(self.record());
-                        answer.brought_by(stored.execution().map(Arc::clone))
+                Some(stored) => {
+                    self.left_as.becomes(Outcome::Hit);
+                    match self.permitted(parts).await {
+                        Ok(()) => {
+                            let response = answer::replay(record, stored, policy, parts);
+                            let answer = Answer::new(response, Outcome::Hit).of(self.record());
+                            answer.brought_by(stored.execution().map(Arc::clone))
+                        }
+                        Err(denied) => *denied,
                     }
-                    Err(denied) => *denied,
-                },
+                }
                 None => self.problem(&Problem::StoreUnavailable, Outcome::StoreFailure), // not what the store promises
             },
             Found::InFlight { .. } => self.in_flight(),
@@ -423,6 +434,7 @@ impl Visit<'_> {
             buffered,
             Arc::clone(&self.fingerprint),
         );
+        self.left_as.becomes(Outcome::Miss);
         // Boxed, it is moved once and not at each step of the spawning.
         self.worker.executions.spawn(Box::pin(execution.run()));
         match timers.within(deadline, landing).await {
@@ -439,23 +451,6 @@ impl Visit<'_> {
             // The task is gone without a word; its claim is left to its lease.
             Some(Err(_)) => self.problem(&Problem::UpstreamFailed, Outcome::UpstreamFailure),
             None => self.problem(&Problem::UpstreamTimeout, Outcome::UpstreamFailure),
-        }
-    }
-
-    fn store_failure(&self, error: StoreError) -> Answer {
-        match error {
-            StoreError::Full => {
-                let limit = match self.worker.proxy.records.store().bound() {
-                    Bound::Claims => Limit::MaxClaims,
-                    Bound::Bytes => Limit::MaxBytes,
-                };
-                self.worker.proxy.metrics.limit_refused(limit);
-                self.problem(&Problem::StoreFull, Outcome::StoreFailure)
-            }
-            StoreError::Unavailable => {
-                self.problem(&Problem::StoreUnavailable, Outcome::StoreFailure)
-            }
-            StoreError::None => self.problem(&Problem::NoStore, Outcome::NoStore),
         }
     }
 

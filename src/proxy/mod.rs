@@ -12,6 +12,7 @@ mod answer;
 mod body;
 mod buffered;
 mod caller;
+mod departure;
 mod execute;
 mod finish;
 mod forward;
@@ -38,6 +39,7 @@ use tokio::time::Instant;
 
 use self::{
     answer::Answer,
+    departure::{LeftAs, Open},
     forward::{Through, forward},
     keyed::{Keyed, Name},
     read_away::{Rest, read_away},
@@ -45,7 +47,7 @@ use self::{
     unread::Unread,
 };
 pub use self::{
-    body::{AnswerBody, CutOff, Pipe},
+    body::{AnswerBody, CutOff, Pipe, Resumed},
     peer::Peer,
     policy_page::PolicyPage,
     records::Records,
@@ -191,7 +193,8 @@ enum ByKey<'a> {
 impl Worker {
     /// Answers one request. It always answers; what can go wrong is an answer too.
     ///
-    /// Dropping the future, as a client that goes away does, ends an unkeyed call to the upstream and leaves a keyed one alone.
+    /// Dropping the future, as a client that goes away does, ends an unkeyed call to the upstream and leaves a keyed one alone. The
+    /// request is counted and logged either way.
     pub async fn answer(
         self: Arc<Self>,
         mut request: Request<Incoming>,
@@ -210,33 +213,29 @@ impl Worker {
         let arrived = Arrived { trace, present };
         let (route, course) = self.dispatch(&request, &peer, &path, arrived);
         let span = RequestSpan::of(&self, &course, &trace, route, &method, started);
+        let open = Open {
+            worker: &self,
+            method: &method,
+            route,
+            trace: trace.id(),
+            started,
+            left_as: LeftAs::of(&course),
+        };
+        let left_as = &open.left_as;
         let answer = match course {
             Course::Answered(answer) => answer.behind(read_away(request).await),
             Course::Through(through) => forward(&self, through, request, &peer).await,
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
-            Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
-            Course::Unread(unread) => Box::pin(unread::answer(&self, unread, request)).await,
+            Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request, left_as)).await,
+            Course::Unread(unread) => {
+                Box::pin(unread::answer(&self, unread, request, left_as)).await
+            }
         };
         let took = started.elapsed();
         if let Some(mut span) = span {
             span.answered(&answer);
         }
-        self.proxy
-            .metrics
-            .route(route)
-            .request(answer.outcome, took);
-        self.proxy.access.line(&Line {
-            method: &method,
-            route,
-            outcome: answer.outcome,
-            status: Some(answer.response.status()),
-            record: answer.record,
-            trace: Some(trace.id()),
-            took,
-            upstream: answer.upstream,
-            request_bytes: answer.request_bytes,
-            response_bytes: answer.response.body().size_hint().exact(),
-        });
+        open.answered(&answer, took);
         answer.response
     }
 

@@ -11,11 +11,13 @@ use super::{
 use crate::{
     config::Route,
     core::{
+        fingerprint::Fingerprint,
         policy::Terms,
-        record::{NotRetained, RecordId, ShortId, State},
-        transition::Settlement,
+        record::{ClaimToken, NotRetained, Record, RecordId, ShortId, State},
+        transition::{self, After, Ask, Begun, Settlement},
     },
-    store::{Claim, Settled, StoreError, Unsettled},
+    flight::Entered,
+    store::{Claim, Settled, StoreError, Unsettled, clock::Clock as _},
     telemetry::metrics::{RouteMetrics, SettledAs, StoreOp, StoreResult},
 };
 
@@ -26,6 +28,7 @@ pub(super) struct Settling<'a> {
     pub(super) route: &'a Route,
     pub(super) metrics: &'a RouteMetrics,
     pub(super) id: RecordId,
+    pub(super) fingerprint: &'a Arc<Fingerprint>,
     /// Whether the first client was told 504 before.
     pub(super) late: bool,
     /// The request that began it, where that is traced.
@@ -55,14 +58,57 @@ impl Settling<'_> {
             }
             Err(unsettled) => {
                 tracing::warn!(record = %self.id.short(), error = %unsettled, "a record could not be settled; trying again");
+                // Before anybody is answered: whoever comes back meets it.
+                let entered = self.enter(self.settled(&unsettled.settlement));
                 let (worker, metrics) = (Arc::clone(self.worker), self.metrics.clone());
-                let again = settle_again(worker, metrics, unsettled, terms, self.late);
+                let again = settle_again(worker, metrics, unsettled, terms, self.late, entered);
                 self.worker.executions.spawn(again);
                 None
             }
         }
     }
+
+    /// Makes it known here that the call goes on, though nobody can join it, until `deadline` at the latest.
+    pub(super) fn runs_until(&self, deadline: Instant) -> Entered {
+        let lease = deadline.saturating_duration_since(Instant::now());
+        let terms = Terms {
+            lease,
+            ..self.route.policy.terms
+        };
+        self.enter(self.claimed(&terms))
+    }
+
+    fn enter(&self, record: Option<Record>) -> Entered {
+        let unsaved = self.worker.proxy.flights.unsaved();
+        unsaved.enter(self.id, record)
+    }
+
+    /// The record as it would be saved, begun now; `None`: it would be removed.
+    fn settled(&self, settlement: &Settlement) -> Option<Record> {
+        let terms = &self.route.policy.terms;
+        let claimed = Arc::new(self.claimed(terms)?);
+        let now = self.worker.proxy.clock.now();
+        match transition::settle(Some(&claimed), NOBODY, settlement.clone(), terms, now) {
+            After::Kept(record) => Some(record),
+            After::Released | After::Lost => None,
+        }
+    }
+
+    fn claimed(&self, terms: &Terms) -> Option<Record> {
+        let ask = Ask {
+            fingerprint: self.fingerprint,
+            terms,
+            route: &self.route.name,
+        };
+        match transition::begin(None, &ask, NOBODY, self.worker.proxy.clock.now()) {
+            Begun::Claimed(record) => Some(record),
+            Begun::Found(_) => None, // there is nothing to be found
+        }
+    }
 }
+
+/// The token of records that no store has.
+const NOBODY: ClaimToken = ClaimToken::from_random([0; 16]);
 
 /// Counts what a claim came to, once. `late`: its client was told 504 before.
 fn count(settled: &Settled, metrics: &RouteMetrics, record: ShortId, late: bool) {
@@ -84,12 +130,14 @@ fn count(settled: &Settled, metrics: &RouteMetrics, record: ShortId, late: bool)
 }
 
 /// Settles a claim that the store would not take at first, for as long as the claim can be renewed; counted once, by what came of it.
+/// Until then it is known here.
 async fn settle_again(
     worker: Arc<Worker>,
     metrics: RouteMetrics,
     mut unsettled: Unsettled,
     terms: Terms,
     late: bool,
+    _entered: Entered,
 ) {
     let record = unsettled.claim.id().short();
     let (mut may_have_taken_effect, mut refused) = (false, 0);

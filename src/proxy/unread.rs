@@ -7,7 +7,8 @@ use http::{Request, header::TRAILER};
 use hyper::body::Incoming;
 
 use super::{
-    ByKey, Place, Rest, Worker, answer::Answer, buffered::Buffered, forward::forward_whole, keyed,
+    ByKey, Place, Rest, Worker, answer::Answer, buffered::Buffered, departure::LeftAs,
+    forward::forward_whole, keyed,
 };
 use crate::{
     core::{
@@ -32,6 +33,7 @@ pub(super) async fn answer(
     worker: &Arc<Worker>,
     unread: Unread<'_>,
     request: Request<Incoming>,
+    left_as: &LeftAs,
 ) -> Answer {
     let Unread { place, kind } = unread;
     let policy = &*place.route.policy;
@@ -54,9 +56,11 @@ pub(super) async fn answer(
     match worker.by_key(&place, &parts.headers, found) {
         ByKey::Refused(answer) => *answer,
         ByKey::Keyed(key) => {
-            keyed::answer_read(worker, &place, &key, parts, buffered, &document).await
+            let document = &document;
+            keyed::answer_read(worker, &place, &key, parts, buffered, document, left_as).await
         }
         ByKey::Through(through) => {
+            left_as.becomes(through.outcome);
             // The body goes out whole, and without the trailers that it may have come with.
             parts.headers.remove(TRAILER);
             let request = Request::from_parts(parts, buffered.body);

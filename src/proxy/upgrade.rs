@@ -48,11 +48,11 @@ pub(super) async fn forward(
     peer: &Peer,
 ) -> Answer {
     let client = hyper::upgrade::on(&mut request);
-    let passing = match Passing::new(worker, through) {
+    let mut passing = match Passing::new(worker, through) {
         Ok(passing) => passing,
         Err(answer) => return *answer,
     };
-    let sent = Instant::now();
+    let sent = passing.begins();
     let (mut request, upload) = outgoing(&passing, request, peer, sent);
     let asks = HeaderValue::from_static("upgrade");
     request.headers_mut().insert(CONNECTION, asks);
@@ -65,13 +65,13 @@ pub(super) async fn forward(
     let stage = upload.map(|upload| upload.stage());
     match answered.map(|switch| switch.and_then(|switch| allowed(switch, protocols, stage))) {
         Ok(Ok(Switch::Switched(head, upstream))) => {
-            let answer = passing.answered(switched(*head), sent);
+            let answer = passing.answered(switched(*head));
             peer.open(Tunnel { client, upstream });
             answer
         }
-        Ok(Ok(Switch::Answer(response))) => passing.passed(response, sent),
-        Ok(Err(failure)) => passing.failed(&failure, stage, sent),
-        Err(_) => passing.timed_out(sent),
+        Ok(Ok(Switch::Answer(response))) => passing.passed(response),
+        Ok(Err(failure)) => passing.failed(&failure, stage),
+        Err(_) => passing.timed_out(stage),
     }
 }
 

@@ -185,6 +185,19 @@ impl Stores {
         }
     }
 
+    /// The ids that begin so, of records that can be read and of those that cannot, for operators: none, one, or a few of several.
+    ///
+    /// # Errors
+    /// The store cannot answer.
+    pub async fn ids(&self, short: ShortId) -> Result<Vec<RecordId>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.find(short).iter().map(|row| row.id).collect()),
+            Self::Disk(store) => Box::pin(store.ids(short)).await,
+            Self::Redis(store) => Box::pin(store.ids(short)).await,
+        }
+    }
+
     /// Forgets a record, whatever its state; one that has expired is none, and a key that is refused stays refused. If a call runs under it, its holder has lost
     /// it, and the next request executes beside it.
     ///

@@ -287,6 +287,9 @@ impl Pause {
 
 /// An answer's body as the upstream sends it. Its connection goes back to the pool when the body has come whole; dropped before that, the
 /// connection is closed, or the stream is reset.
+///
+/// A failure is told a turn later than it is found: what came before it, which may be the head alone, is sent to the client first; hyper
+/// drops what it still holds of an answer whose body has failed.
 #[derive(Debug)]
 pub struct UpstreamBody(Source);
 
@@ -298,6 +301,8 @@ enum Source {
     Http2(Received, Option<Stream>),
     /// A connection that serves nothing else ever, and is driven elsewhere.
     Alone(Received),
+    /// Nothing any more, for this reason, until it is told.
+    Failed(Option<Broken>),
 }
 
 impl UpstreamBody {
@@ -329,6 +334,7 @@ impl UpstreamBody {
                 .await
                 .map_err(Broken::Http1),
             Source::Http2(..) | Source::Alone(_) => Ok(()),
+            Source::Failed(why) => why.take().map_or(Ok(()), Err),
         }
     }
 }
@@ -341,18 +347,28 @@ impl Body for UpstreamBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match &mut self.get_mut().0 {
-            Source::Http1(answer) => answer
-                .poll_frame(cx)
-                .map(|frame| frame.map(|frame| frame.map_err(Broken::Http1))),
+        let this = self.get_mut();
+        let frame = match &mut this.0 {
+            Source::Http1(answer) => {
+                ready!(answer.poll_frame(cx)).map(|frame| frame.map_err(Broken::Http1))
+            }
             Source::Http2(incoming, stream) => {
                 let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
                 if !matches!(&frame, Some(Ok(_))) || incoming.is_end_stream() {
                     *stream = None;
                 }
-                Poll::Ready(frame)
+                frame
             }
-            Source::Alone(incoming) => Pin::new(incoming).poll_frame(cx),
+            Source::Alone(incoming) => ready!(Pin::new(incoming).poll_frame(cx)),
+            Source::Failed(why) => return Poll::Ready(why.take().map(Err)),
+        };
+        match frame {
+            Some(Err(why)) => {
+                this.0 = Source::Failed(Some(why));
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            frame => Poll::Ready(frame),
         }
     }
 
@@ -360,6 +376,7 @@ impl Body for UpstreamBody {
         match &self.0 {
             Source::Http1(answer) => answer.is_end_stream(),
             Source::Http2(incoming, _) | Source::Alone(incoming) => incoming.is_end_stream(),
+            Source::Failed(why) => why.is_none(),
         }
     }
 
@@ -367,6 +384,7 @@ impl Body for UpstreamBody {
         match &self.0 {
             Source::Http1(answer) => answer.size_hint(),
             Source::Http2(incoming, _) | Source::Alone(incoming) => incoming.size_hint(),
+            Source::Failed(_) => SizeHint::default(),
         }
     }
 }

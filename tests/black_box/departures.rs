@@ -2,7 +2,7 @@
 
 use crate::{
     common::{
-        Client, Gate, Proxy, Request, Upstream, eventually, executed, key, marker, problem,
+        Client, Gate, Proxy, Request, Step, Upstream, eventually, executed, key, marker, problem,
         replayed, reply, sleep_ms,
     },
     executions::{CONFLICT, joiner, leader},
@@ -167,4 +167,68 @@ fn when_everybody_leaves_the_answer_is_still_recorded() {
     });
     assert_eq!(marker(&proxy.send(&request)), Some("hit"));
     assert_eq!(upstream.executions(), 1);
+}
+
+#[test]
+fn a_request_whose_client_leaves_is_counted_and_logged_once() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    let requests = "idem_proxy_requests_total";
+    for (leave, count) in [(drop as fn(Client), 1), (Client::reset, 2)] {
+        let wanted = f64::from(count);
+        let gate = upstream.hold(Step::default());
+        let client = proxy.begin(&Request::write("POST", "/orders"));
+        gate.arrived();
+        leave(client);
+        proxy.await_metric(requests, &[("outcome", "unkeyed")], wanted);
+        let calls = "idem_proxy_upstream_duration_seconds_count";
+        proxy.await_metric(calls, &[("status_class", "none")], wanted);
+        gate.open();
+    }
+    let request = Request::order(&key());
+    let (first, gate) = leader(&proxy, &upstream, &request);
+    drop(joiner(&proxy, &request, 1.0));
+    proxy.await_metric(requests, &[("outcome", "joined")], 1.0);
+    drop(first);
+    proxy.await_metric(requests, &[("outcome", "miss")], 1.0);
+    gate.open();
+    proxy.await_metric("idem_proxy_in_flight", &[], 0.0);
+    assert_eq!(marker(&proxy.send(&request)), Some("hit"));
+    // One that was answered is counted by that alone.
+    assert_eq!(proxy.send(&Request::write("POST", "/orders")).status, 201);
+    let unkeyed = [("outcome", "unkeyed")];
+    assert_eq!(
+        proxy.metrics().sum(requests, &unkeyed).to_bits(),
+        3_f64.to_bits()
+    );
+    assert_eq!(
+        proxy.metrics().sum(requests, &[]).to_bits(),
+        6_f64.to_bits()
+    );
+    let lines = || {
+        let log = proxy.log();
+        let lines = log.lines().filter(|line| line.contains("\"outcome\":"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("each has a line", || lines().len() == 6);
+    let left = lines()
+        .into_iter()
+        .filter(|line| !line.contains("\"status\":"));
+    assert_eq!(left.count(), 4, "{}", proxy.log());
+}
+
+#[test]
+fn a_request_that_never_came_whole_is_counted_and_logged_once() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    let bytes = Request::order(&key()).bytes();
+    for (leave, count) in [(drop as fn(Client), 1), (Client::reset, 2)] {
+        let mut client = proxy.client();
+        client.say(&bytes[..bytes.len() - 5]);
+        sleep_ms(50);
+        leave(client);
+        let bad = [("outcome", "bad_request")];
+        proxy.await_metric("idem_proxy_requests_total", &bad, f64::from(count));
+    }
+    assert_eq!(upstream.executions(), 0);
 }

@@ -5,7 +5,9 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use crate::common::{PATIENCE, Proxy, Request, Step, Trouble, Upstream, eventually, executed, key};
+use crate::common::{
+    PATIENCE, Proxy, Redis, Request, Step, Trouble, Upstream, eventually, executed, key, reply,
+};
 
 /// `idem-proxy drain` with these arguments, running.
 fn drain(arguments: &[&str]) -> Child {
@@ -112,6 +114,52 @@ fn after_a_drain_the_signal_ends_the_process_at_once_whatever_runs() {
     assert!(proxy.log().contains("this execution was cut off"));
     assert!(!matches!(running.try_answer(PATIENCE), Err(Trouble::Late)));
     gate.open();
+}
+
+#[test]
+fn what_could_not_be_saved_is_named_when_the_process_ends() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let settings = format!(
+        "store.kind = 'redis'\nstore.redis.url = '{}'\nstore.redis.timeout = '300ms'\nserver.drain_timeout = '300ms'",
+        redis.url()
+    );
+    let mut proxy = Proxy::with(&upstream, &settings);
+    let gate = upstream.hold(Step::default());
+    let mut running = proxy.begin(&Request::order(&key()));
+    gate.arrived();
+    redis.freeze();
+    gate.open();
+    assert_eq!(running.answer().status, 201);
+    drop(running);
+    let (status, said) = ended(drain_of(&proxy));
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("is not saved yet"), "{said}");
+    assert!(!said.contains("still runs"), "{said}");
+    proxy.signal("TERM");
+    assert_eq!(proxy.exit_code(), Some(1), "{}", proxy.log());
+    let log = proxy.log();
+    assert!(log.contains("was never saved"), "{log}");
+    assert!(
+        log.contains("ended before all that ran had finished"),
+        "{log}"
+    );
+    assert!(!log.contains("this execution was cut off"), "{log}");
+}
+
+#[test]
+fn what_goes_on_behind_an_answer_is_named_when_it_holds_up_the_end() {
+    let upstream = Upstream::start();
+    let mut proxy = Proxy::with(&upstream, "server.drain_timeout = '300ms'");
+    // An answer that is whole before its request is: what is left of that goes out behind it.
+    upstream.then(Step::from(reply(200)).early());
+    let mut client = proxy.client();
+    client.say("POST /free HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 99\r\n\r\nhello");
+    assert_eq!(client.answer().status, 200);
+    proxy.signal("TERM");
+    let code = proxy.exit_code();
+    let log = proxy.log();
+    let named = log.contains("ended before all that ran had finished");
+    assert_eq!(named, code == Some(1), "{code:?}: {log}");
 }
 
 #[test]

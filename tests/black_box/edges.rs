@@ -84,6 +84,67 @@ fn an_upstream_that_switches_protocols_unasked_has_failed() {
 }
 
 #[test]
+fn a_head_whose_body_fails_with_it_still_reaches_its_client() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "policy.max_response_body = '1KiB'");
+    let bad_chunk = "Transfer-Encoding: chunked\r\n\r\n";
+    for (what, body) in [
+        (format!("{bad_chunk}zz\r\n"), ""),
+        (format!("{bad_chunk}3\r\nabc\r\nzz\r\n"), "abc"),
+        ("Content-Length: 9\r\n\r\n".to_owned(), ""),
+        ("Content-Length: 9\r\n\r\nabc".to_owned(), "abc"),
+    ] {
+        let bytes = format!("HTTP/1.1 203 Told\r\n{what}");
+        // Both come in one piece or in two, as the sockets have it.
+        for _ in 0..5 {
+            upstream.then(Step::bytes(&bytes));
+            let said = proxy.begin(&Request::get("/free")).everything();
+            assert!(said.starts_with("HTTP/1.1 203 "), "{what}: {said}");
+            assert!(said.contains(body), "{what}: {said}");
+            assert!(!said.ends_with("0\r\n\r\n"), "it looks whole: {said}");
+        }
+        // A keyed answer that broke off is none.
+        let request = Request::order(&key());
+        upstream.then(Step::bytes(&bytes));
+        problem(&proxy.send(&request), "upstream-failed");
+        problem(&proxy.send(&request), "outcome-unknown");
+    }
+    // One that is too large to be kept was executed, whatever its body.
+    let request = Request::order(&key());
+    upstream.then(Step::bytes(
+        "HTTP/1.1 201 Told\r\nContent-Length: 9999\r\n\r\nabc",
+    ));
+    let said = proxy.begin(&request).everything();
+    assert!(said.starts_with("HTTP/1.1 201 ") && said.ends_with("abc"));
+    problem(&proxy.send(&request), "response-not-retained");
+}
+
+#[test]
+fn a_failure_in_the_middle_of_an_upload_says_that_the_connection_ends() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "server.body_timeout = '10s'");
+    upstream.then(Step::reset().early());
+    let mut client = proxy.client();
+    client.say("POST /free HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 99\r\n\r\nhello");
+    let failed = client.answer();
+    assert_eq!(failed.status, 502, "{failed}");
+    assert_eq!(failed.one("Connection"), Some("close"));
+    assert!(client.is_closed());
+    // Behind a whole request it goes on.
+    upstream.then(Step::reset());
+    let failed = client_of(&proxy, &Request::write("POST", "/free"));
+    assert_eq!(failed, (502, 201));
+}
+
+/// What a request and another one behind it are answered with on one connection.
+fn client_of(proxy: &Proxy, request: &Request) -> (u16, u16) {
+    let mut client = proxy.client();
+    let first = client.ask(request).answer();
+    assert_eq!(first.one("Connection"), None, "{first}");
+    (first.status, client.ask(request).answer().status)
+}
+
+#[test]
 fn an_upstream_that_does_not_read_an_upload_is_given_up() {
     let upstream = Upstream::start();
     let proxy = Proxy::with(&upstream, "server.body_timeout = '1s'");

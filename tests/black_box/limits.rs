@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    Client, Gate, PATIENCE, Proxy, Request, Step, Trouble, Upstream, chunk, eventually, executed,
-    key, marker, problem, replayed, reply, retry_after, sleep_ms,
+    Client, Gate, PATIENCE, Proxy, Request, Step, Trouble, Upstream, chunk, events, eventually,
+    executed, key, marker, problem, replayed, reply, retry_after, sleep_ms,
 };
 
 #[test]
@@ -84,6 +84,45 @@ fn more_executions_than_allowed_are_refused_before_a_claim() {
     replayed(&copy.answer(), &first);
     proxy.await_metric("idem_proxy_in_flight", &[], 0.0);
     assert_eq!(executed(proxy.send(&third)).execution(), 3);
+}
+
+#[test]
+fn a_stream_counts_as_an_execution_to_its_end() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "server.max_executions = 1");
+    let [first, last] = [(); 2].map(|()| Gate::new());
+    upstream.then(events(&[(&first, "one"), (&last, "two")]));
+    let mut client = proxy.begin(&Request::order(&key()));
+    first.open();
+    let (status, head) = client.head(PATIENCE).expect("a head");
+    assert_eq!(status, 200);
+    last.arrived();
+    let other = Request::order(&key());
+    problem(&proxy.send(&other), "overloaded");
+    last.open();
+    let read = client.count_body(&head, PATIENCE).expect("a body");
+    assert_eq!(read, "data: one\n\ndata: two\n\n".len() as u64);
+    eventually("its place is free", || {
+        marker(&proxy.send(&other)) == Some("miss")
+    });
+    assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
+fn a_stream_whose_client_leaves_gives_its_place_back() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "server.max_executions = 1");
+    let [first, last] = [(); 2].map(|()| Gate::new());
+    upstream.then(events(&[(&first, "one"), (&last, "two")]));
+    let mut client = proxy.begin(&Request::order(&key()));
+    first.open();
+    client.head(PATIENCE).expect("a head");
+    client.reset();
+    let other = Request::order(&key());
+    eventually("its place is free", || {
+        marker(&proxy.send(&other)) == Some("miss")
+    });
+    last.open();
 }
 
 #[test]

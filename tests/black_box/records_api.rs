@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{
-    Answer, Proxy, Request, Step, Upstream, eventually, executed, key, problem, replayed, reply,
+    Answer, Proxy, Redis, Request, Step, Upstream, eventually, executed, key, problem, replayed,
+    reply,
 };
 
 /// What stuck keys are about: an outcome that stays unknown.
@@ -368,4 +369,27 @@ fn on_the_disk_what_was_settled_by_hand_outlasts_a_kill() {
     executed(proxy.send(&free));
     executed(proxy.send(&gone));
     assert_eq!(upstream.executions(), 5);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_purged_by_the_digits_that_the_log_has() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let settings = format!("store.kind = 'redis'\nstore.redis.url = '{}'", redis.url());
+    let request = Request::order(&key());
+    executed(Proxy::with(&upstream, &settings).send(&request));
+    let name = redis.ask(&["KEYS", "idem:*"]);
+    redis.ask(&["HSET", &name, "v", "9"]);
+    let proxy = Proxy::with(&upstream, &settings);
+    let refused = proxy.send(&request);
+    problem(&refused, "store-unavailable");
+    let record = refused.json()["record"].clone();
+    let record = record.as_str().expect("the problem names its record");
+    assert_eq!(ask(&proxy, "GET", &format!("/{record}")).status, 503);
+    let other = format!("/{record}{}", "0".repeat(4));
+    assert_eq!(ask(&proxy, "DELETE", &other).status, 404, "another one");
+    let purged = ask(&proxy, "DELETE", &format!("/{record}"));
+    assert_eq!(purged.status, 204, "{purged}");
+    assert_eq!(redis.ask(&["DBSIZE"]), "0");
+    executed(proxy.send(&request));
+    assert_eq!(upstream.executions(), 2);
 }

@@ -256,3 +256,43 @@ fn pass(mut from: TcpStream, mut to: TcpStream, breaks: Option<&AtomicBool>) {
         let _ = stream.shutdown(Shutdown::Both);
     }
 }
+
+/// A process that ends with the test.
+struct Ends(std::process::Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_starts_without_it_says_ready_only_when_it_is_there() {
+    let (upstream, mut redis) = (Upstream::start(), Redis::start());
+    let settings = format!(
+        "store.kind = 'redis'\nstore.redis.url = '{}'\nserver.listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'",
+        redis.url()
+    );
+    redis.kill();
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let (folder, config) = Proxy::file(&upstream, nowhere, &settings);
+    let log = folder.path().join("log");
+    let output = std::fs::File::create(&log).expect("a file");
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_idem-proxy"))
+        .arg("--config")
+        .arg(&config)
+        .stderr(output)
+        .spawn();
+    let _ends = Ends(child.expect("the binary starts"));
+    let says = |what: &str| {
+        let said = std::fs::read_to_string(&log).expect("text");
+        said.contains(&format!("\"msg\":\"{what}\""))
+    };
+    eventually("it says what it waits for", || {
+        says("serving, but not ready: the store does not answer")
+    });
+    assert!(!says("ready"));
+    redis.restart();
+    eventually("it is ready, and says so", || says("ready"));
+}

@@ -129,3 +129,92 @@ fn a_store_that_some_route_needs_makes_the_proxy_not_ready_and_bypasses_on_the_o
     eventually("it is not ready", || proxy.ready() == Some(503));
     assert_eq!(upstream.executions(), 1);
 }
+
+/// A running call of this request whose answer comes when the gate opens, and until then a store that has given the claim.
+fn running(
+    upstream: &Upstream,
+    proxy: &Proxy,
+    request: &Request,
+    step: Step,
+) -> (crate::common::Client, Gate) {
+    let gate = Gate::new();
+    upstream.then(step.behind(&gate));
+    let client = proxy.begin(request);
+    gate.arrived();
+    (client, gate)
+}
+
+#[test]
+fn a_retry_is_answered_by_what_this_proxy_could_not_save_yet() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    let request = Request::order(&key());
+    let (mut leader, gate) = running(&upstream, &proxy, &request, reply(201).into());
+    redis.freeze();
+    gate.open();
+    let first = leader.answer();
+    assert_eq!((first.status, marker(&first)), (201, None), "{first}");
+    for _ in 0..3 {
+        replayed(&proxy.send(&request), &first);
+    }
+    let other = request.clone().body("{\"n\": 2}");
+    problem(&proxy.send(&other), "key-reused");
+    // Of another key nothing is known here.
+    let unknown = proxy.send(&Request::order(&key()));
+    assert_eq!(marker(&unknown), Some("bypass"));
+    assert_eq!(upstream.executions(), 2);
+    redis.thaw();
+    let settled = "idem_proxy_records_settled_total";
+    proxy.await_metric(settled, &[("as", "complete")], 1.0);
+    replayed(&proxy.send(&request), &first);
+    assert_eq!(upstream.executions(), 2);
+}
+
+#[test]
+fn an_outcome_that_this_proxy_knows_to_be_unknown_is_not_run_again() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let proxy = Proxy::with(&upstream, &settings(&redis, ""));
+    let request = Request::order(&key());
+    let (mut leader, gate) = running(&upstream, &proxy, &request, Step::drop());
+    redis.freeze();
+    gate.open();
+    problem(&leader.answer(), "upstream-failed");
+    problem(&proxy.send(&request), "outcome-unknown");
+    assert_eq!(upstream.executions(), 1);
+    redis.thaw();
+    let settled = "idem_proxy_records_settled_total";
+    proxy.await_metric(settled, &[("as", "unknown")], 1.0);
+}
+
+#[test]
+fn what_is_released_or_was_too_large_to_keep_is_known_too() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let more = "policy.max_response_body = '1KiB'";
+    let proxy = Proxy::with(&upstream, &settings(&redis, more));
+    let large = "x".repeat(2000);
+    // A released answer may be asked for again: nothing of it is kept.
+    let released = Request::order(&key());
+    let (mut leader, gate) = running(&upstream, &proxy, &released, reply(500).body("no").into());
+    let kept = Request::order(&key());
+    let (mut second, also) = running(&upstream, &proxy, &kept, reply(201).body(&large).into());
+    // The end of this one releases its key, and is still to come.
+    let (rest, streamed) = (Gate::new(), Request::order(&key()));
+    upstream.then(reply(500).halted(&large, &rest, "end"));
+    let mut third = proxy.begin(&streamed);
+    rest.arrived();
+    redis.freeze();
+    gate.open();
+    also.open();
+    assert_eq!(leader.answer().status, 500);
+    assert_eq!(second.answer().status, 201);
+    problem(&proxy.send(&kept), "response-not-retained");
+    problem(&proxy.send(&streamed), "in-flight");
+    assert_eq!(upstream.executions(), 3);
+    assert_eq!(marker(&proxy.send(&released)), Some("bypass"));
+    rest.open();
+    assert_eq!(third.answer().status, 500);
+    eventually("it is free", || {
+        marker(&proxy.send(&streamed)) == Some("bypass")
+    });
+    redis.thaw();
+}

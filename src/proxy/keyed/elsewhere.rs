@@ -18,6 +18,7 @@ impl Visit<'_> {
     /// Dropping the future gives the place up and changes nothing else.
     pub(super) async fn join_elsewhere(&self, parts: &Parts, runs: Runs) -> Option<Answer> {
         let (proxy, policy, ask) = (&self.worker.proxy, self.policy(), self.ask());
+        self.left_as.becomes(Outcome::Joined);
         let _counted = self.metrics().waiter();
         let wait = proxy
             .records

@@ -44,6 +44,7 @@ impl Visit<'_> {
         parts: &Parts,
     ) -> Result<Option<Answer>, StoreError> {
         let policy = self.policy();
+        self.left_as.becomes(Outcome::Joined);
         let patience = Instant::now() + policy.wait_timeout;
         let waiting = self.worker.joins.within(patience, async {
             // While the leader asks the store nobody knows whose key it is; that takes no longer than the store does.

@@ -1,18 +1,18 @@
 //! A request for which the store could not say anything.
 
-use std::mem;
+use std::{mem, sync::Arc};
 
 use http::{HeaderValue, header::TRAILER, request::Parts};
 
 use super::Visit;
 use crate::{
-    core::{policy::OnStoreFailure, problem::Problem},
+    core::{policy::OnStoreFailure, problem::Problem, record::Record, transition},
     proxy::{
         answer::{Answer, mark},
         buffered::Buffered,
         forward::{forward_whole, take_request},
     },
-    store::StoreError,
+    store::{Bound, StoreError, clock::Clock as _},
     telemetry::metrics::{Limit, Outcome},
 };
 
@@ -20,18 +20,32 @@ use crate::{
 const BYPASS: HeaderValue = HeaderValue::from_static("bypass");
 
 impl Visit<'_> {
+    /// What this proxy knows of the record and the store may not, where it is asked for that: a settlement that is to be saved, or a
+    /// call that goes on.
+    pub(super) fn known(&self) -> Option<Arc<Record>> {
+        if self.policy().on_store_failure == OnStoreFailure::Reject {
+            return None;
+        }
+        self.worker.proxy.flights.unsaved().find(&self.id)
+    }
+
     /// Refuses the request, or forwards it without its key's protection, as `on_store_failure` has it. A store that is full has
-    /// answered: that is a refusal under either.
+    /// answered: that is a refusal under either. What is known here is protection still: `known` is what was when the request came,
+    /// for it may have been saved, and forgotten here, before the store was heard to fail.
     ///
     /// Dropping the future of one that is forwarded ends its call, as that of an unkeyed one.
     pub(super) async fn failed(
         &self,
         error: StoreError,
+        known: Option<Arc<Record>>,
         parts: &mut Parts,
         buffered: &mut Buffered,
     ) -> Answer {
         match (error, self.policy().on_store_failure) {
             (StoreError::Unavailable, OnStoreFailure::Bypass) => {
+                if let Some(answer) = Box::pin(self.answer_known(known, parts)).await {
+                    return answer;
+                }
                 Box::pin(self.forward_unprotected(parts, buffered)).await
             }
             (
@@ -41,10 +55,40 @@ impl Visit<'_> {
         }
     }
 
+    pub(super) fn store_failure(&self, error: StoreError) -> Answer {
+        match error {
+            StoreError::Full => {
+                let limit = match self.worker.proxy.records.store().bound() {
+                    Bound::Claims => Limit::MaxClaims,
+                    Bound::Bytes => Limit::MaxBytes,
+                };
+                self.worker.proxy.metrics.limit_refused(limit);
+                self.problem(&Problem::StoreFull, Outcome::StoreFailure)
+            }
+            StoreError::Unavailable => {
+                self.problem(&Problem::StoreUnavailable, Outcome::StoreFailure)
+            }
+            StoreError::None => self.problem(&Problem::NoStore, Outcome::NoStore),
+        }
+    }
+
+    /// What is known without the store; `None`: nothing that stands in the request's way.
+    async fn answer_known(&self, known: Option<Arc<Record>>, parts: &Parts) -> Option<Answer> {
+        let proxy = &self.worker.proxy;
+        if let Some(flight) = proxy.flights.running(&self.id)
+            && let Ok(Some(answer)) = self.join(&flight, parts).await
+        {
+            return Some(answer);
+        }
+        let record = self.known().or(known)?;
+        let found = transition::look(Some(&record), &self.ask(), proxy.clock.now())?;
+        Some(self.found(&found, parts).await)
+    }
+
     /// Nothing is claimed or stored, and nobody can join.
     async fn forward_unprotected(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
-        let Some(_permit) = proxy.executions.take(1) else {
+        let Some(permit) = proxy.executions.take(1) else {
             proxy.metrics.limit_refused(Limit::MaxExecutions);
             return self.problem(&Problem::Overloaded, Outcome::Overloaded);
         };
@@ -56,7 +100,9 @@ impl Visit<'_> {
         parts.headers.remove(TRAILER);
         let through = self.place.through(Outcome::Bypass);
         let request = take_request(parts, mem::take(&mut buffered.body));
-        let mut answer = forward_whole(self.worker, through, request, self.place.peer).await;
+        self.left_as.becomes(Outcome::Bypass);
+        let answer = forward_whole(self.worker, through, request, self.place.peer).await;
+        let mut answer = answer.under(permit);
         if answer.outcome == Outcome::Bypass {
             mark(answer.response.headers_mut(), self.policy(), Some(&BYPASS));
         }

@@ -54,6 +54,20 @@ impl DiskStore {
         .await
     }
 
+    /// As [`crate::store::Stores::ids`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    pub async fn ids(&self, short: ShortId) -> Result<Vec<RecordId>, StoreError> {
+        self.reading(move |shared| {
+            let found =
+                shared.with_reader(|reader| reads::beginning_with(reader, short.to_bytes()));
+            let found = found.map_err(|_| StoreError::Unavailable)?;
+            Ok(found.into_iter().map(|(id, _)| id).collect())
+        })
+        .await
+    }
+
     /// As [`crate::store::Stores::purge`].
     ///
     /// # Errors

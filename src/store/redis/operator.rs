@@ -61,13 +61,30 @@ impl RedisStore {
                 }
             }
             Met::Row(_) => {}
-            Met::Unreadable => unreadable = true,
+            Met::Unreadable(_) => unreadable = true,
         });
         walked(walk).await?;
         if rows.is_empty() && unreadable {
             return Err(StoreError::Unavailable);
         }
         Ok(rows)
+    }
+
+    /// As [`crate::store::Stores::ids`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; also if the walk takes too long.
+    pub async fn ids(&self, short: ShortId) -> Result<Vec<RecordId>, StoreError> {
+        let mut ids: Vec<RecordId> = Vec::new();
+        let first = kept::hex(&short.to_bytes());
+        let walk = self.inner.walk(&first, |met| {
+            let (Met::Row(Row { id, .. }) | Met::Unreadable(id)) = met;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        });
+        walked(walk).await?;
+        Ok(ids)
     }
 
     /// As [`crate::store::Stores::purge`]; told to every proxy.
@@ -250,7 +267,7 @@ impl Inner {
                     }
                     Ok((None, ..)) => continue,
                     Err(_) => {
-                        take(Met::Unreadable);
+                        take(Met::Unreadable(id));
                         continue;
                     }
                 },
@@ -261,7 +278,7 @@ impl Inner {
                         take(Met::Row(row));
                     }
                 }
-                Err(_) => take(Met::Unreadable),
+                Err(_) => take(Met::Unreadable(id)),
             }
         }
         Ok(())
@@ -281,7 +298,7 @@ impl Inner {
 enum Met {
     Row(Row),
     /// It is there, and cannot be read.
-    Unreadable,
+    Unreadable(RecordId),
 }
 
 /// Whether there is no such key any more.
