@@ -212,7 +212,10 @@ impl Worker {
         let span = RequestSpan::of(&self, &course, &trace, route, &method, started);
         let answer = match course {
             Course::Answered(answer) => answer.behind(read_away(request).await),
-            Course::Through(through) => forward(&self, through, request, &peer).await,
+            Course::Through(through) => {
+                let (mut parts, incoming) = request.into_parts();
+                forward(&self, through, &mut parts, incoming, &peer).await
+            }
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request)).await,
             Course::Unread(unread) => Box::pin(unread::answer(&self, unread, request)).await,
