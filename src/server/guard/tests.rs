@@ -193,10 +193,14 @@ async fn a_head_that_comes_in_time_starts_no_clock_for_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_says_nothing_ends_after_the_time_of_a_head() {
-    let mut setup = setup(4096);
-    let start = Instant::now();
-    assert_eq!(setup.next().await, "");
-    assert_eq!(start.elapsed().as_secs(), 10);
+    for keepalive in [75 * SECOND, 2 * SECOND] {
+        let mut setup = setup(4096);
+        setup.guard.times.keepalive = keepalive;
+        let start = Instant::now();
+        assert_eq!(setup.next().await, "");
+        assert_eq!(start.elapsed().as_secs(), 10);
+        assert!(setup.guard.rested().is_none(), "it is over");
+    }
 }
 
 #[tokio::test(start_paused = true)]
