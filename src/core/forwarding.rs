@@ -33,14 +33,14 @@ impl Hop {
         })
     }
 
-    /// Adds this hop to a request that came by `version`.
-    pub fn add_to(&self, headers: &mut HeaderMap, version: Version) {
-        let by = match version {
+    /// What `Via` says of a request that came by `version`.
+    #[must_use]
+    pub const fn via(&self, version: Version) -> &HeaderValue {
+        match version {
             Version::HTTP_09 | Version::HTTP_10 => &self.by_1_0,
             Version::HTTP_2 | Version::HTTP_3 => &self.by_2,
             _ => &self.by_1_1,
-        };
-        headers.append(VIA, by.clone());
+        }
     }
 
     /// Whether the request has been here before, by whatever version.
@@ -174,7 +174,7 @@ mod tests {
         let hop = Hop::new("idem-proxy-1").expect("a word");
         let mut headers = map(&[("via", "1.0 fred, 1.1 idem-proxy-2")]);
         assert!(!hop.is_in(&headers));
-        hop.add_to(&mut headers, Version::HTTP_2);
+        headers.append(VIA, hop.via(Version::HTTP_2).clone());
         assert!(hop.is_in(&headers));
         let via: Vec<_> = headers.get_all(VIA).iter().collect();
         assert_eq!(via, ["1.0 fred, 1.1 idem-proxy-2", "2.0 idem-proxy-1"]);
@@ -204,9 +204,7 @@ mod tests {
             (Version::HTTP_11, "1.1 t"),
             (Version::HTTP_2, "2.0 t"),
         ] {
-            let mut headers = HeaderMap::new();
-            hop.add_to(&mut headers, version);
-            assert_eq!(headers.get(VIA).unwrap(), expected);
+            assert_eq!(hop.via(version), expected);
         }
         assert!(Hop::new("a b").is_none() && Hop::new("a,b").is_none() && Hop::new("").is_none());
     }

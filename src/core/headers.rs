@@ -9,6 +9,7 @@ use http::{
 };
 
 use super::{
+    added::{Stranger, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO},
     forwarding::append_forwarded,
     policy::ReplayHeaders,
     present::{Kind, Present},
@@ -30,10 +31,6 @@ pub fn is_hop_by_hop(name: &HeaderName) -> bool {
             | "proxy-authorization"
     )
 }
-
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// Takes out everything that ends at this hop, in either direction.
 ///
@@ -136,10 +133,15 @@ pub struct Arrival {
     pub proto: HeaderValue,
 }
 
-/// Makes a client's request head one of ours: hop-by-hop fields and the expectation end here, `X-Forwarded-*` say
-/// who came. A stranger's claims about that are dropped, a trusted peer's are kept and the peer is added, to `Forwarded` too where it has
-/// one. `present` is what the head has.
-pub fn forward_request(headers: &mut HeaderMap, present: Present, arrival: &Arrival) {
+/// Makes a client's request head one of ours: hop-by-hop fields and the expectation end here. A trusted peer's claims about who came are kept
+/// and the peer is added, to `Forwarded` too where it has one; a stranger's are dropped, and what is to be said of it is given back. `present` is
+/// what the head has.
+#[must_use]
+pub fn forward_request<'a>(
+    headers: &mut HeaderMap,
+    present: Present,
+    arrival: &'a Arrival,
+) -> Option<Stranger<'a>> {
     if present.has(Kind::HopByHop) {
         strip_hop_by_hop(headers);
     }
@@ -150,25 +152,22 @@ pub fn forward_request(headers: &mut HeaderMap, present: Present, arrival: &Arri
             headers.remove(name);
         }
     }
-    let addresses = if arrival.trusted {
-        chain(headers, arrival.peer.as_ref())
-    } else {
-        arrival.peer.clone()
-    };
-    match addresses {
+    let host = headers.get(HOST).cloned();
+    if !arrival.trusted {
+        return Some(Stranger { arrival, host });
+    }
+    match chain(headers, arrival.peer.as_ref()) {
         Some(addresses) => drop(headers.insert(X_FORWARDED_FOR, addresses)),
         None => drop(headers.remove(X_FORWARDED_FOR)),
     }
     headers
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| arrival.proto.clone());
-    let host = headers.get(HOST).cloned();
-    if arrival.trusted {
-        append_forwarded(headers, arrival, host.as_ref());
-    }
+    append_forwarded(headers, arrival, host.as_ref());
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
+    None
 }
 
 /// The addresses that a trusted peer reported, and the peer's own.
@@ -216,7 +215,7 @@ pub fn kept_for_replay(rule: &ReplayHeaders, bodyless: bool) -> impl Fn(&HeaderN
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::added::Added, *};
 
     fn map(lines: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -236,7 +235,14 @@ mod tests {
     }
 
     fn forward(headers: &mut HeaderMap, arrival: &Arrival) {
-        forward_request(headers, Present::of(headers), arrival);
+        let stranger = forward_request(headers, Present::of(headers), arrival);
+        let via = HeaderValue::from_static("1.1 here");
+        let added = Added {
+            stranger,
+            via: &via,
+            traceparent: None,
+        };
+        added.insert_into(headers);
     }
 
     fn stranger() -> Arrival {

@@ -3,6 +3,7 @@
 //! Plain functions over plain data. No tokio, no hyper, no I/O, no clock but an argument, no randomness:
 //! only `http` types and bytes. Nothing of ours outside this room is imported.
 
+pub mod added;
 pub mod caller;
 pub mod canonical;
 pub mod carrier;

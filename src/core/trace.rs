@@ -205,16 +205,18 @@ impl Trace {
         }
     }
 
-    /// Makes a request's head say it, which has this `present`. What came in stays as it is.
-    pub fn write(&self, headers: &mut HeaderMap, present: Present) {
+    /// What a request's head is to say of it, which has this `present`; `None`: what came in, which stays as it is. What is no trace goes.
+    #[must_use]
+    pub fn begun(&self, headers: &mut HeaderMap, present: Present) -> Option<Traceparent> {
         let Origin::Started(parent) = &self.origin else {
-            return;
+            return None;
         };
-        // No flag: nobody has recorded anything yet (section 3.2.2.5).
-        self.say(*parent, b'0', headers);
         if present.has(Kind::Trace) {
+            headers.remove(TRACEPARENT);
             headers.remove(TRACESTATE);
         }
+        // No flag: nobody has recorded anything yet (section 3.2.2.5).
+        Some(Traceparent::new(&self.id, parent, b'0'))
     }
 
     /// Makes the head of a request say that it comes from `span`, a recorded one of this trace. The `tracestate` stays what it is: the proxy
@@ -224,26 +226,53 @@ impl Trace {
             Origin::Received(parent) => parent.flags(),
             Origin::Started(_) => 0,
         };
-        self.say(digits(span.0.get()), b'0' + (flags | 1), headers);
+        let parent = digits(span.0.get());
+        Traceparent::new(&self.id, &parent, b'0' + (flags | 1)).insert_into(headers);
     }
+}
 
-    fn say(&self, parent: [u8; 16], flags: u8, headers: &mut HeaderMap) {
-        // version 00 (section 3.2.2.1)
+/// A `traceparent` of version 00 (section 3.2.2.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Traceparent([u8; VERSION_00]);
+
+impl Traceparent {
+    /// Its name.
+    pub(super) const NAME: HeaderName = TRACEPARENT;
+
+    fn new(id: &TraceId, parent: &[u8; 16], flags: u8) -> Self {
         let mut value = *b"00-00000000000000000000000000000000-0000000000000000-00";
         if let Some(last) = value.last_mut() {
             *last = flags;
         }
         let parts = value.split_at_mut(ID_ENDS);
         for (place, digits) in [
-            (parts.0.get_mut(ID_BEGINS..), self.id.0.as_slice()),
+            (parts.0.get_mut(ID_BEGINS..), id.0.as_slice()),
             (parts.1.get_mut(1..=16), parent.as_slice()),
         ] {
             if let Some(place) = place {
                 place.copy_from_slice(digits);
             }
         }
+        Self(value)
+    }
+
+    #[cfg(test)]
+    pub(super) fn sample() -> Self {
+        let trace = Trace::start([10, 11, 12]);
+        let headers = &mut HeaderMap::new();
+        let begun = trace.begun(headers, Present::of(headers));
+        begun.expect("nothing came in")
+    }
+
+    /// Its value.
+    pub(super) const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Makes it the one of this head.
+    pub(super) fn insert_into(&self, headers: &mut HeaderMap) {
         // Digits and dashes are a value.
-        if let Ok(value) = HeaderValue::from_bytes(&value) {
+        if let Ok(value) = HeaderValue::from_bytes(&self.0) {
             headers.insert(TRACEPARENT, value);
         }
     }
@@ -345,7 +374,9 @@ mod tests {
         headers.insert(TRACESTATE, HeaderValue::from_static("a=1"));
         let trace = Trace::of(&headers, || [0x0123, 0xabcd, 7]);
         let present = Present::of(&headers);
-        trace.write(&mut headers, present);
+        if let Some(begun) = trace.begun(&mut headers, present) {
+            begun.insert_into(&mut headers);
+        }
         (trace, headers)
     }
 
@@ -406,7 +437,8 @@ mod tests {
         let trace = Trace::start([0, 0, 0]);
         let mut headers = HeaderMap::new();
         let present = Present::of(&headers);
-        trace.write(&mut headers, present);
+        let begun = trace.begun(&mut headers, present).expect("it begins here");
+        begun.insert_into(&mut headers);
         let (id, _) = received(&headers).expect("a trace");
         assert_eq!(id, trace.id());
     }

@@ -1,6 +1,6 @@
 //! Passing through: both directions stream, and nothing is kept.
 
-use std::{mem, pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -13,9 +13,11 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::{Peer, Refusal, Rest, Worker, answer::Answer, body::AnswerBody, upgrade};
+pub(super) use crate::upstream::take_request;
 use crate::{
     config::{self, HostHeader},
     core::{
+        added::Added,
         forwarding, headers,
         policy::Errors,
         present::{Kind, Present},
@@ -53,12 +55,14 @@ pub(super) struct Through<'a> {
 pub(super) async fn forward(
     worker: &Worker,
     through: Through<'_>,
-    request: Request<Incoming>,
+    parts: &mut request::Parts,
+    incoming: Incoming,
     peer: &Peer,
 ) -> Answer {
     if through.present.has(Kind::HopByHop)
-        && let Some(protocols) = Protocols::asked(request.version(), request.headers())
+        && let Some(protocols) = Protocols::asked(parts.version, &parts.headers)
     {
+        let request = take_request(parts, incoming);
         // Rare and large; boxed, it costs the others nothing.
         return Box::pin(upgrade::forward(worker, through, request, &protocols, peer)).await;
     }
@@ -67,8 +71,8 @@ pub(super) async fn forward(
         Err(answer) => return *answer,
     };
     let sent = passing.begins();
-    let (request, upload) = outgoing(&passing, request, peer, sent);
-    let call = passing.pool.send_at(request, sent);
+    let (body, added, upload) = outgoing(&passing, parts, incoming, peer, sent);
+    let call = passing.pool.send_at(parts, body, added, sent);
     pass(passing, call, upload, sent).await
 }
 
@@ -84,10 +88,10 @@ pub(super) async fn forward_whole(
         Err(answer) => return *answer,
     };
     let (mut parts, body) = request.into_parts();
-    passing.head(&mut parts, peer);
+    let added = passing.head(&mut parts, peer);
     let sent = passing.begins();
-    let request = Request::from_parts(parts, OutgoingBody::whole(body));
-    let call = passing.pool.send(request);
+    let body = OutgoingBody::whole(body);
+    let call = passing.pool.send_at(&mut parts, body, added, sent);
     pass(passing, call, None, sent).await
 }
 
@@ -139,7 +143,10 @@ impl<'a> Passing<'a> {
         })
     }
 
-    fn head(&self, parts: &mut request::Parts, peer: &Peer) {
+    fn head<'b>(&self, parts: &mut request::Parts, peer: &'b Peer) -> Added<'b>
+    where
+        'a: 'b,
+    {
         let trace = &self.through.trace;
         let present = self.through.present;
         forwarded(
@@ -148,7 +155,7 @@ impl<'a> Passing<'a> {
             peer,
             (trace, present),
             self.pool.upstream(),
-        );
+        )
     }
 
     /// Its call begins, now.
@@ -223,24 +230,22 @@ impl Drop for Passing<'_> {
     }
 }
 
-/// A client's request as the upstream gets it, its body as it comes.
-pub(super) fn outgoing(
-    passing: &Passing<'_>,
-    request: Request<Incoming>,
-    peer: &Peer,
+/// Makes a client's head the one that the upstream gets, but for what is added to it; and its body as it comes.
+pub(super) fn outgoing<'a>(
+    passing: &Passing<'a>,
+    parts: &mut request::Parts,
+    incoming: Incoming,
+    peer: &'a Peer,
     now: Instant,
-) -> (Request<OutgoingBody>, Option<Arc<Upload>>) {
-    let (mut parts, incoming) = request.into_parts();
+) -> (OutgoingBody, Added<'a>, Option<Arc<Upload>>) {
     let incoming = Received::new(incoming, parts.version);
-    passing.head(&mut parts, peer);
-    let (body, upload) = if incoming.is_end_stream() {
-        (OutgoingBody::Whole(None), None)
-    } else {
-        let body_timeout = passing.worker.proxy.body_timeout;
-        let (body, upload) = OutgoingBody::streamed(incoming, body_timeout, now);
-        (body, Some(upload))
-    };
-    (Request::from_parts(parts, body), upload)
+    let added = passing.head(parts, peer);
+    if incoming.is_end_stream() {
+        return (OutgoingBody::Whole(None), added, None);
+    }
+    let body_timeout = passing.worker.proxy.body_timeout;
+    let (body, upload) = OutgoingBody::streamed(incoming, body_timeout, now);
+    (body, added, Some(upload))
 }
 
 /// Refuses an answer that switches protocols to a request that was sent on without an `Upgrade` (RFC 9110, section 7.8).
@@ -303,17 +308,18 @@ pub(super) fn outgoing_head(
     upstream: &config::Upstream,
 ) {
     let present = Present::of(&parts.headers);
-    forwarded(parts, worker, peer, (trace, present), upstream);
+    let added = forwarded(parts, worker, peer, (trace, present), upstream);
+    added.insert_into(&mut parts.headers);
 }
 
-/// The same for a head that is known to have this present.
-fn forwarded(
+/// The same for a head that is known to have this present, and but for what is added to it.
+fn forwarded<'a>(
     parts: &mut request::Parts,
-    worker: &Worker,
-    peer: &Peer,
+    worker: &'a Worker,
+    peer: &'a Peer,
     (trace, present): (&Trace, Present),
     upstream: &config::Upstream,
-) {
+) -> Added<'a> {
     let headers = &mut parts.headers;
     // The target's own authority wins over Host (RFC 9112, section 3.2.2).
     let authority = parts.uri.authority().map(http::uri::Authority::as_str);
@@ -321,7 +327,7 @@ fn forwarded(
         headers.insert(HOST, host);
     }
     let trailers = present.has(Kind::HopByHop) && headers::takes_trailers(headers);
-    headers::forward_request(headers, present, &peer.arrival);
+    let stranger = headers::forward_request(headers, present, &peer.arrival);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -332,24 +338,17 @@ fn forwarded(
         headers.insert(HOST, host);
     }
     forwarding::count_forward(&parts.method, headers);
-    worker.proxy.hop.add_to(headers, parts.version);
-    trace.write(headers, present);
+    let added = Added {
+        stranger,
+        via: worker.proxy.hop.via(parts.version),
+        traceparent: trace.begun(headers, present),
+    };
     if parts.uri.authority().is_some() {
         let target = parts.uri.path_and_query().cloned();
         parts.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
     }
     parts.version = Version::HTTP_11;
-}
-
-/// The request that goes out with this head, of which nothing is left.
-pub(super) fn take_request<B>(parts: &mut request::Parts, body: B) -> Request<B> {
-    let mut request = Request::new(body);
-    *request.method_mut() = mem::take(&mut parts.method);
-    *request.uri_mut() = mem::take(&mut parts.uri);
-    *request.version_mut() = parts.version;
-    *request.headers_mut() = mem::take(&mut parts.headers);
-    *request.extensions_mut() = mem::take(&mut parts.extensions);
-    request
+    added
 }
 
 /// An upstream's answer as its client gets it.

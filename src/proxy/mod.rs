@@ -224,7 +224,10 @@ impl Worker {
         let left_as = &open.left_as;
         let answer = match course {
             Course::Answered(answer) => answer.behind(read_away(request).await),
-            Course::Through(through) => forward(&self, through, request, &peer).await,
+            Course::Through(through) => {
+                let (mut parts, incoming) = request.into_parts();
+                forward(&self, through, &mut parts, incoming, &peer).await
+            }
             // The keyed path is the larger one by far; boxed, it costs the other nothing.
             Course::Keyed(keyed) => Box::pin(keyed::answer(&self, keyed, request, left_as)).await,
             Course::Unread(unread) => {

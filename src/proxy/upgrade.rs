@@ -53,12 +53,13 @@ pub(super) async fn forward(
         Err(answer) => return *answer,
     };
     let sent = passing.begins();
-    let (mut request, upload) = outgoing(&passing, request, peer, sent);
+    let (mut parts, incoming) = request.into_parts();
+    let (body, added, upload) = outgoing(&passing, &mut parts, incoming, peer, sent);
+    added.insert_into(&mut parts.headers);
     let asks = HeaderValue::from_static("upgrade");
-    request.headers_mut().insert(CONNECTION, asks);
-    request
-        .headers_mut()
-        .insert(UPGRADE, protocols.value().clone());
+    parts.headers.insert(CONNECTION, asks);
+    parts.headers.insert(UPGRADE, protocols.value().clone());
+    let request = Request::from_parts(parts, body);
     let call = std::pin::pin!(passing.pool.switch(request));
     let body_timeout = worker.proxy.body_timeout;
     let answered = head_in_time(passing.pool, call, upload.as_deref(), body_timeout, sent).await;

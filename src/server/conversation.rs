@@ -167,7 +167,8 @@ impl Requests {
         Running(Arc::clone(&self.0))
     }
 
-    fn idle_since(&self) -> Option<Instant> {
+    /// Since when there has been none; `None`: there is one.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
         if self.0.running.load(Ordering::Acquire) > 0 {
             return None;
         }

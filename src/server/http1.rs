@@ -1,8 +1,11 @@
 //! HTTP/1.x on one connection.
+//!
+//! A connection speaks, with a parser and buffers, until it has been without a request for a while; then it rests: nothing of that is left but
+//! its stream, which is waited on. Its next byte makes it speak again.
 
 use std::{
     convert::Infallible,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -13,13 +16,17 @@ use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    time::Instant,
+};
 
 use super::{
     connection::{IDLE_AT_DRAIN, Settings},
     conversation::{ConnectionState, Requests, Running},
     drain::Begun,
     guard::Guard,
+    sniff::Prefixed,
 };
 use crate::{
     bell::Bell,
@@ -33,8 +40,8 @@ const MIN_BUFFER: usize = 8192;
 /// `Connection: close`. A connection that has become a tunnel goes on as that, and ends with the drain at once.
 ///
 /// Dropping the future closes the connection.
-pub async fn serve_http1<S>(
-    stream: S,
+pub(super) async fn serve_http1<S>(
+    mut stream: Prefixed<S>,
     worker: Arc<ArcSwap<Worker>>,
     peer: Arc<Peer>,
     settings: Settings,
@@ -43,6 +50,44 @@ pub async fn serve_http1<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let requests = Requests::new();
+    loop {
+        // Boxed, so that nothing of it is left while the connection rests.
+        let spoken = Box::pin(speak(
+            stream, &worker, &peer, settings, &requests, &mut drain,
+        ));
+        let Some(rested) = spoken.await else {
+            return;
+        };
+        stream = rested;
+        let timers = Arc::clone(&worker.load().times);
+        let since = requests.idle_since().unwrap_or_else(Instant::now);
+        let due = since + settings.times.keepalive;
+        let woken = tokio::select! {
+            biased;
+            () = &mut drain => false,
+            woken = timers.within(due, stream.wait()) => matches!(woken, Some(Ok(true))),
+        };
+        if !woken {
+            // How the end is taken is the client's affair.
+            let until = Instant::now() + settings.times.write;
+            let _ = timers.within(until, stream.shutdown()).await;
+            return;
+        }
+    }
+}
+
+/// Answers requests until the connection ends, or until it may rest: then its stream is given back, of which nothing more was read.
+async fn speak<S>(
+    stream: Prefixed<S>,
+    worker: &Arc<ArcSwap<Worker>>,
+    peer: &Arc<Peer>,
+    settings: Settings,
+    requests: &Requests,
+    drain: &mut Begun,
+) -> Option<Prefixed<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let state = Arc::new(ConnectionState::new(requests.clone()));
     let guard = Guard::new(
         stream,
@@ -51,9 +96,9 @@ pub async fn serve_http1<S>(
         Arc::clone(&state),
         &worker.load().times,
     );
-    let (counted, client) = (requests.clone(), Arc::clone(&peer));
+    let (worker, client, counted) = (Arc::clone(worker), Arc::clone(peer), requests.clone());
     let service = service_fn(move |request| {
-        let (worker, peer) = (worker.load_full(), Arc::clone(&peer));
+        let (worker, peer) = (worker.load_full(), Arc::clone(&client));
         let running = counted.start();
         let number = state.next();
         let refusal = state.refusal_for(number);
@@ -69,41 +114,42 @@ pub async fn serve_http1<S>(
             Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, running)))
         }
     });
-    let mut connection = pin!(
-        http1::Builder::new()
-            // The guard has times and limits of its own; no head comes to the parser but whole.
-            .header_read_timeout(None)
-            .max_buf_size(settings.limits.head_bytes.max(MIN_BUFFER) + 1)
-            // Dates are the upstream's; the proxy's own errors have one.
-            .auto_date_header(false)
-            .serve_connection(TokioIo::new(guard), service)
-            .with_upgrades()
-    );
+    let mut connection = http1::Builder::new()
+        // The guard has times and limits of its own; no head comes to the parser but whole.
+        .header_read_timeout(None)
+        .max_buf_size(settings.limits.head_bytes.max(MIN_BUFFER) + 1)
+        // Dates are the upstream's; the proxy's own errors have one.
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(guard), service)
+        .with_upgrades();
     let bell = Bell::new();
     let ended = tokio::select! {
         biased; // an answer that starts after the drain has begun says that it is the last one
-        () = &mut drain => {
-            connection.as_mut().graceful_shutdown();
+        () = &mut *drain => {
+            Pin::new(&mut connection).graceful_shutdown();
             tokio::select! {
-                _ = bell.wakes(connection.as_mut()) => {}
+                _ = bell.wakes(Pin::new(&mut connection)) => {}
                 () = requests.none_for(IDLE_AT_DRAIN) => {}
             }
-            return;
+            return None;
         }
-        ended = bell.wakes(connection.as_mut()) => ended,
+        ended = bell.wakes(Pin::new(&mut connection)) => ended,
     };
     if let Err(error) = ended {
         // A client that goes away is no event of ours.
         tracing::debug!(%error, "a client connection ended early");
-        return;
+        return None;
     }
-    if let Some(tunnel) = client.take_tunnel() {
+    if let Some(tunnel) = peer.take_tunnel() {
         tokio::select! {
             biased;
             () = drain => {}
             () = Box::pin(tunnel.run()) => {}
         }
+        return None;
     }
+    let guard = connection.into_parts()?.io.into_inner();
+    guard.rested()
 }
 
 /// Says what a connection speaks behind the answer to a request for another protocol.

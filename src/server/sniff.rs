@@ -56,6 +56,25 @@ impl<S: AsyncRead + Unpin> Prefixed<S> {
         poll_fn(|cx| self.poll_sniff(cx)).await
     }
 
+    /// Waits for the next bytes, which are read again, as all are that were read so; `false`: the client has ended instead.
+    ///
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub(super) async fn wait(&mut self) -> io::Result<bool> {
+        poll_fn(|cx| self.poll_wait(cx)).await
+    }
+
+    fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.from == self.to {
+            let mut room = ReadBuf::new(&mut self.read);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room))?;
+            (self.from, self.to) = (0, room.filled().len());
+        }
+        Poll::Ready(Ok(self.to > 0))
+    }
+
     fn poll_sniff(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Spoken>>> {
         loop {
             let (read, room) = self.read.split_at_mut(self.to);
@@ -169,6 +188,35 @@ mod tests {
             let expected = (!PREFACE.starts_with(other)).then_some(Spoken::Http1);
             assert_eq!(told(&[other]).await, (expected, other.to_vec()));
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_waited_for_is_read_again() {
+        let (mut client, server) = duplex(1024);
+        client.write_all(b"GET /").await.expect("there is room");
+        let mut server = Prefixed::new(server);
+        let spoken = server.sniff().await.expect("a pipe does not break");
+        assert_eq!(spoken, Some(Spoken::Http1));
+        let long = [b'x'; 3 * PREFACE.len()];
+        let mut read = [0; 1024];
+        for expected in [b"GET /".as_slice(), &long, b"y"] {
+            assert!(server.wait().await.expect("a pipe does not break"));
+            assert!(server.wait().await.expect("it is still there"));
+            server
+                .read_exact(&mut read[..expected.len()])
+                .await
+                .unwrap();
+            assert_eq!(&read[..expected.len()], expected);
+            if expected.starts_with(b"G") {
+                client.write_all(&long).await.expect("there is room");
+            } else {
+                client.write_all(b"y").await.expect("there is room");
+            }
+        }
+        assert!(server.wait().await.expect("a pipe does not break"));
+        assert_eq!(server.read(&mut read).await.unwrap(), 1);
+        drop(client);
+        assert!(!server.wait().await.expect("a pipe does not break"));
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request};
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 pub use self::call::Call;
+pub(crate) use self::call::take_request;
 use self::call::{Exchange, Way};
 use super::{
     MaybeSent, NotSent, OutgoingBody, SendFailure, UpstreamBody,
@@ -38,7 +39,7 @@ use super::{
     received::Received,
     sent::Used,
 };
-use crate::{config, tasks::Tasks, timers::Timers};
+use crate::{config, core::added::Added, tasks::Tasks, timers::Timers};
 
 /// The connections of one worker to one upstream.
 #[derive(Clone, Debug)]
@@ -142,22 +143,33 @@ impl Pool {
     /// # Errors
     /// What is known of the request when no answer came.
     pub fn send(&self, request: Request<OutgoingBody>) -> Call {
-        self.send_at(request, Instant::now())
+        let (mut head, body) = request.into_parts();
+        self.send_with(&mut head, body, None, Instant::now(), None)
     }
 
-    /// The same for those who know what time it is.
-    pub fn send_at(&self, request: Request<OutgoingBody>, now: Instant) -> Call {
-        self.send_with(request, now, None)
+    /// The same for a request of whose `head` nothing is left, and which has something `added` to that on its way; and for those who know what
+    /// time it is.
+    pub fn send_at(
+        &self,
+        head: &mut request::Parts,
+        body: OutgoingBody,
+        added: Added<'_>,
+        now: Instant,
+    ) -> Call {
+        self.send_with(head, body, Some(added), now, None)
     }
 
     /// The same for a request that is not begun once the `leave` to do so is over.
     pub fn send_within(&self, request: Request<OutgoingBody>, leave: Leave) -> Call {
-        self.send_with(request, Instant::now(), Some(leave))
+        let (mut head, body) = request.into_parts();
+        self.send_with(&mut head, body, None, Instant::now(), Some(leave))
     }
 
     fn send_with(
         &self,
-        request: Request<OutgoingBody>,
+        head: &mut request::Parts,
+        body: OutgoingBody,
+        added: Option<Added<'_>>,
         now: Instant,
         leave: Option<Leave>,
     ) -> Call {
@@ -167,9 +179,13 @@ impl Pool {
         if !self.may_speak_http2()
             && let Some(connection) = self.take_idle(now)
         {
-            let exchange = self.exchange(connection, request, Used::Before);
+            let exchange = self.exchange(connection, (head, body), added.as_ref(), Used::Before);
             return Call(Way::Standing(exchange, leave));
         }
+        if let Some(added) = added {
+            added.insert_into(&mut head.headers);
+        }
+        let request = take_request(head, body);
         let pool = self.clone();
         Call(Way::Any(Box::pin(async move {
             pool.send_on_any(request, leave).await
@@ -220,7 +236,9 @@ impl Pool {
         if let Some(unasked) = connection.unasked() {
             return Err(SendFailure::NotSent(NotSent::unused(unasked)));
         }
-        self.exchange(connection, request, Used::Never).await
+        let (mut head, body) = request.into_parts();
+        self.exchange(connection, (&mut head, body), None, Used::Never)
+            .await
     }
 
     /// Sends a request whose connection took nothing of it, on a fresh one.
@@ -252,10 +270,11 @@ impl Pool {
     fn exchange(
         &self,
         mut connection: Box<Connection>,
-        request: Request<OutgoingBody>,
+        (head, body): (&mut request::Parts, OutgoingBody),
+        added: Option<&Added<'_>>,
         used: Used,
     ) -> Exchange {
-        connection.begin(request);
+        connection.begin(head, body, added);
         Exchange {
             on: Some((connection, self.clone())),
             used,

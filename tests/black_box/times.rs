@@ -87,6 +87,51 @@ fn an_idle_connection_is_closed_when_its_time_is_over() {
 }
 
 #[test]
+fn a_connection_that_has_rested_goes_on_where_it_was() {
+    let upstream = Upstream::start();
+    let mut proxy = Proxy::with(&upstream, "server.keepalive_timeout = '60s'");
+    let mut client = proxy.client();
+    let mut drained = proxy.client();
+    assert_eq!(drained.ask(&Request::get("/free")).answer().status, 200);
+    let order = Request::order(&key());
+    let first = executed(client.ask(&order).answer());
+    sleep_ms(RESTED_MS);
+    replayed(&client.ask(&order).answer(), &first);
+    sleep_ms(RESTED_MS);
+    // Its next heads come in pieces and together.
+    client.say("GET /free HTTP/1.1\r\nHo");
+    sleep_ms(200);
+    client.say("st: a\r\n\r\nGET /free HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.answer().status, 200);
+    assert_eq!(client.answer().status, 200);
+    clients(&proxy, 2.0);
+    // One that rests has nothing that a drain would wait for.
+    proxy.signal("TERM");
+    assert_eq!(drained.everything(), "");
+    assert_eq!(proxy.exit_code(), Some(0));
+}
+
+/// So long after its last request a connection rests, and some more.
+const RESTED_MS: u64 = 6_500;
+
+#[test]
+fn a_connection_that_rests_is_closed_when_its_time_is_over() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::with(&upstream, "server.keepalive_timeout = '6s'");
+    let mut client = proxy.client();
+    client.ask(&Request::get("/free"));
+    assert_eq!(client.answer().status, 200);
+    assert_eq!(client.everything(), "");
+    clients(&proxy, 0.0);
+    let mut leaves = proxy.client();
+    leaves.ask(&Request::get("/free"));
+    assert_eq!(leaves.answer().status, 200);
+    sleep_ms(5_500);
+    drop(leaves);
+    clients(&proxy, 0.0);
+}
+
+#[test]
 fn a_connection_is_not_idle_while_its_answer_is_made_or_read() {
     let upstream = Upstream::start();
     let proxy = Proxy::with(

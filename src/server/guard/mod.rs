@@ -6,6 +6,8 @@
 //! - A body that breaks its framing fails where it does.
 //! - A head has `head_timeout` from its first byte on; so has a connection for its first byte. Between requests there is
 //!   `keepalive_timeout`, from the end of the last answer on. A write that nobody takes has `write_timeout`.
+//! - Without a request for [`REST_AFTER`] the connection is to rest: the parser is told that it has ended, while the stream stays open for
+//!   [`Guard::rested`].
 //! - Behind a request for another protocol nothing is read until the service has said which one it is.
 
 mod read;
@@ -66,7 +68,12 @@ enum Phase {
     Refused,
     /// Nothing: the time for another request is over.
     Over,
+    /// Nothing here: the connection rests, and its stream is read elsewhere.
+    Resting,
 }
+
+/// So long after its last request a connection rests. Long beside what it costs to speak again, short beside `keepalive_timeout`.
+const REST_AFTER: Duration = Duration::from_secs(5);
 
 /// Bytes that were read and did not pass yet.
 #[derive(Debug, Default)]
@@ -100,5 +107,10 @@ impl<S> Guard<S> {
             writing: Wait::new(Arc::clone(spare)),
             closing: Closing::Not,
         }
+    }
+
+    /// The stream of a connection that is to rest, of which nothing was read that did not pass; `None`: it is not to.
+    pub fn rested(self) -> Option<S> {
+        (self.phase == Phase::Resting).then_some(self.stream)
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{super::conversation::Protocol, Guard, Held, Phase};
+use super::{super::conversation::Protocol, Guard, Held, Phase, REST_AFTER};
 use crate::core::framing::{Fault, Place, Read, Then};
 
 impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
@@ -42,7 +42,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
                 }
                 // The stand-in ends the connection. An end of the stream would end it before its answer.
                 Phase::Refused => return Poll::Pending,
-                Phase::Over => return Poll::Ready(Ok(())),
+                Phase::Over | Phase::Resting => return Poll::Ready(Ok(())),
             }
         }
     }
@@ -147,8 +147,8 @@ impl<S: AsyncRead + Unpin> Guard<S> {
 
     /// Nothing has come: whether the time for it is over. Ready: yes, and it was seen to.
     ///
-    /// The timer is never armed for later than `keepalive_timeout` from now. So it is not late for any idling that begins while it
-    /// is armed, and an answer that ends needs to wake nobody.
+    /// The timer is never armed for later than `keepalive_timeout` from now. So it is not late for the end of any idling that begins while it
+    /// is armed, and an answer that ends needs to wake nobody. A rest may begin late, by the time of a head at most.
     fn poll_times(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(since) = self.head_since {
             let due = since + self.times.head;
@@ -173,6 +173,8 @@ impl<S: AsyncRead + Unpin> Guard<S> {
         } else {
             self.times.keepalive
         };
+        let may_rest = self.requests.heads() > 0 && REST_AFTER < time;
+        let rest = if may_rest { REST_AFTER } else { time };
         while !self.reading.is_armed(cx) {
             let now = Instant::now();
             // While a request is under way nothing is late, and it is looked at again some time.
@@ -181,10 +183,14 @@ impl<S: AsyncRead + Unpin> Guard<S> {
                     self.phase = Phase::Over;
                     return Poll::Ready(());
                 }
-                Some(since) => since + time,
+                Some(since) if may_rest && now >= since + rest => {
+                    self.phase = Phase::Resting;
+                    return Poll::Ready(());
+                }
+                Some(since) => since + rest,
                 None => now + time,
             };
-            let until = due.min(now + self.times.keepalive);
+            let until = due.min(now + rest.min(self.times.keepalive));
             ready!(self.reading.poll_until(until, cx));
         }
         Poll::Pending

@@ -185,22 +185,28 @@ async fn a_head_that_comes_in_time_starts_no_clock_for_the_next() {
         setup.nothing_for(9 * SECOND).await;
         setup.say(&GET[5..]).await;
         assert_eq!(setup.next().await, GET);
-        drop(setup.requests.start());
+        let running = setup.requests.start();
         setup.nothing_for(9 * SECOND).await;
+        drop(running);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_says_nothing_ends_after_the_time_of_a_head() {
-    let mut setup = setup(4096);
-    let start = Instant::now();
-    assert_eq!(setup.next().await, "");
-    assert_eq!(start.elapsed().as_secs(), 10);
+    for keepalive in [75 * SECOND, 2 * SECOND] {
+        let mut setup = setup(4096);
+        setup.guard.times.keepalive = keepalive;
+        let start = Instant::now();
+        assert_eq!(setup.next().await, "");
+        assert_eq!(start.elapsed().as_secs(), 10);
+        assert!(setup.guard.rested().is_none(), "it is over");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn idling_begins_with_the_end_of_the_last_answer() {
     let mut setup = setup(4096);
+    setup.guard.times.keepalive = 4 * SECOND;
     let start = Instant::now();
     for _ in 0..3 {
         setup.say(GET).await;
@@ -208,16 +214,18 @@ async fn idling_begins_with_the_end_of_the_last_answer() {
         let running = setup.requests.start();
         setup.nothing_for(100 * SECOND).await;
         drop(running);
-        setup.nothing_for(70 * SECOND).await;
+        setup.nothing_for(3 * SECOND).await;
     }
     assert_eq!(setup.next().await, "");
-    assert_eq!(start.elapsed().as_secs(), 3 * 170 + 5);
+    assert_eq!(start.elapsed().as_secs(), 3 * 103 + 1);
+    assert!(setup.guard.phase == super::Phase::Over);
     assert_eq!(setup.next().await, "", "it stays over");
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_timer_does_for_all_heads() {
     let mut setup = setup(4096);
+    setup.guard.times.keepalive = 4 * SECOND;
     let start = Instant::now();
     for _ in 0..50 {
         setup.say(GET).await;
@@ -226,7 +234,7 @@ async fn one_timer_does_for_all_heads() {
         setup.nothing_for(SECOND).await;
     }
     assert_eq!(setup.next().await, "");
-    assert_eq!(start.elapsed().as_secs(), 49 + 75);
+    assert_eq!(start.elapsed().as_secs(), 49 + 4);
     assert!(
         !format!("{:?}", setup.timers).contains("Sleep"),
         "none was given back meanwhile"
@@ -347,4 +355,44 @@ async fn a_short_time_to_idle_is_kept_beside_a_long_one_for_heads() {
     }
     assert_eq!(setup.next().await, "");
     assert_eq!(start.elapsed().as_secs(), 18 + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_rests_and_its_stream_stays_open() {
+    let mut setup = setup(4096);
+    let start = Instant::now();
+    setup.nothing_for(8 * SECOND).await;
+    for _ in 0..2 {
+        setup.say(GET).await;
+        assert_eq!(setup.next().await, GET);
+        let running = setup.requests.start();
+        setup.nothing_for(60 * SECOND).await;
+        drop(running);
+        setup.nothing_for(4 * SECOND).await;
+    }
+    assert_eq!(setup.next().await, "");
+    assert_eq!(start.elapsed().as_secs(), 8 + 2 * 64 + 1);
+    setup.guard.shutdown().await.expect("it is left open");
+    let mut client = setup.client;
+    let mut stream = setup.guard.rested().expect("it rests");
+    client.write_all(b"?").await.expect("it is open");
+    assert_eq!(stream.read_u8().await.expect("it is open"), b'?');
+    stream.write_all(b"!").await.expect("it is open");
+    assert_eq!(client.read_u8().await.expect("it is open"), b'!');
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_half_a_head_nor_half_a_body_rests() {
+    let mut head = setup(4096);
+    head.say(GET).await;
+    assert_eq!(head.next().await, GET);
+    head.say(&GET[..5]).await;
+    head.nothing_for(9 * SECOND).await;
+    assert!(head.guard.rested().is_none());
+    let mut body = setup(4096);
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab";
+    body.say(post).await;
+    assert_eq!(body.next().await, post);
+    body.nothing_for(200 * SECOND).await;
+    assert!(body.guard.rested().is_none());
 }

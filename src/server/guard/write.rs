@@ -71,6 +71,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.phase == Phase::Resting {
+            // Everything was written, or this would not be the end.
+            return Poll::Ready(Ok(()));
+        }
         if this.closing == Closing::Not {
             let closed = Pin::new(&mut this.stream).poll_shutdown(cx);
             ready!(this.in_time(closed, cx))?;

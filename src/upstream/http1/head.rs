@@ -103,7 +103,7 @@ impl Head {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }
 
-    /// Reads the head that these lines make; `method` is the request's.
+    /// Reads the head that these lines make, into an empty map; `method` is the request's.
     ///
     /// # Errors
     /// What is wrong with it: it is not to be believed.
@@ -111,12 +111,13 @@ impl Head {
         bytes: &Bytes,
         lines: &Lines,
         method: &Method,
+        mut fields: HeaderMap,
     ) -> Result<Self, &'static str> {
         let Some((first, ends)) = lines.ends.split_first() else {
             return Err("it has no status line");
         };
         let (version, status, reason) = status_line(bytes.get(..*first).unwrap_or_default())?;
-        let mut fields = HeaderMap::with_capacity(ends.len().max(ROOM));
+        fields.reserve(ends.len().max(ROOM));
         let mut said = Said::default();
         let mut asks = Asks::Nothing;
         let mut rests_for = None;
@@ -302,7 +303,7 @@ mod tests {
             Ok(None) => Err("unfinished".to_owned()),
             Ok(Some(end)) => {
                 assert_eq!(end, bytes.len(), "{text:?}");
-                Head::read(&bytes, &whole, method).map_err(str::to_owned)
+                Head::read(&bytes, &whole, method, HeaderMap::new()).map_err(str::to_owned)
             }
         }
     }

@@ -17,32 +17,36 @@ mod early;
 mod head;
 mod input;
 mod request;
+mod unfinished;
 
 use std::{
     future::{Future as _, poll_fn},
     io::{self, IoSlice},
+    mem,
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::BytesMut;
-use http::{Method, Request};
+use http::{HeaderMap, Method, request::Parts};
 use http_body::Body as _;
 use tokio::{io::AsyncWrite as _, task::coop::unconstrained, time::Instant};
 
 pub(super) use self::answer::Answer;
+pub use self::unfinished::Unfinished;
 use self::{
     head::{Head, Lines},
     input::LEAST_READ,
     request::{CHUNK_END, Encoding, LAST_CHUNK_END, Out, write_chunk_size, write_end, write_head},
 };
 use super::{
-    Incomplete, OutgoingBody,
+    OutgoingBody,
     framing::After,
     heads::{BadHead, MAX_INTERIM},
     wire::Wire,
 };
+use crate::core::added::Added;
 
 /// A connection for one request at a time.
 #[derive(Debug)]
@@ -59,6 +63,8 @@ pub(super) struct Connection {
     lines: Lines,
     interim: usize,
     method: Method,
+    /// Empty, with the room that the request's fields had: for the answer's.
+    spare: HeaderMap,
     after: After,
     order: Order,
     reading: Reading,
@@ -118,35 +124,6 @@ enum Remainder {
     Unwanted,
 }
 
-/// Why a request that may have been sent has no answer, or an answer no end.
-#[derive(Debug, thiserror::Error)]
-pub enum Unfinished {
-    /// Not one byte of the request was taken: meanwhile the connection broke, or the upstream closed it (0) or spoke (so many bytes).
-    #[error("the connection ended before the request was begun")]
-    NotBegun(io::Result<usize>),
-    /// The connection broke.
-    #[error("the connection broke: {0}")]
-    Io(#[from] io::Error),
-    /// The upstream closed it.
-    #[error("the connection was closed before the answer's end")]
-    Closed,
-    /// The request's own body did not come whole.
-    #[error("the request's body did not come whole: {0}")]
-    Upload(#[source] Box<Incomplete>),
-    /// The request's own body is shorter than its head says.
-    #[error("the request's body is shorter than announced")]
-    Short,
-    /// What came cannot be an answer.
-    #[error("the answer is not to be believed: {0}")]
-    Malformed(&'static str),
-}
-
-impl From<BadHead> for Unfinished {
-    fn from(why: BadHead) -> Self {
-        Self::Malformed(why.as_str())
-    }
-}
-
 impl Connection {
     /// A connection that nothing was written to.
     pub(super) fn new(wire: Wire, ends: Option<Instant>) -> Self {
@@ -159,6 +136,7 @@ impl Connection {
             lines: Lines::default(),
             interim: 0,
             method: Method::GET,
+            spare: HeaderMap::new(),
             after: After::Reuse,
             order: Order::Behind,
             reading: Reading::Idle,
@@ -188,21 +166,28 @@ impl Connection {
         }
     }
 
-    /// Takes a request, of which nothing is written yet. The connection has to be idle.
-    pub(super) fn begin(&mut self, mut request: Request<OutgoingBody>) {
+    /// Takes a request, of whose `head` nothing is left, and what is `added` to that; nothing of it is written yet. The connection has to be
+    /// idle.
+    pub(super) fn begin(
+        &mut self,
+        head: &mut Parts,
+        mut body: OutgoingBody,
+        added: Option<&Added<'_>>,
+    ) {
         debug_assert_eq!(self.reading, Reading::Idle, "an answer is under way");
         self.reading = Reading::Head;
         self.lines.reset();
         self.interim = 0;
         self.written = 0;
         self.out.clear();
-        if matches!(*request.method(), Method::GET | Method::HEAD) {
+        if matches!(head.method, Method::GET | Method::HEAD) {
             // One without a body should not look as if it had one.
-            request.body_mut().look_ahead();
+            body.look_ahead();
         }
-        self.encoding = write_head(&request, &mut self.out.front);
-        let (parts, body) = request.into_parts();
-        self.method = parts.method;
+        self.encoding = write_head(head, &body, added, &mut self.out.front);
+        self.method = mem::take(&mut head.method);
+        self.spare = mem::take(&mut head.headers);
+        self.spare.clear();
         self.body = match &self.encoding {
             Encoding::Nothing => None,
             Encoding::Length(_) | Encoding::Chunked(_) => Some(body),
@@ -255,7 +240,8 @@ impl Connection {
                 }
             };
             let bytes = self.input.split_to(end).freeze();
-            let head = Head::read(&bytes, &self.lines, &self.method);
+            let fields = mem::take(&mut self.spare);
+            let head = Head::read(&bytes, &self.lines, &self.method, fields);
             self.lines.reset();
             let head = head.map_err(Unfinished::Malformed)?;
             if head.is_interim() {

@@ -4,10 +4,13 @@ use std::io::Write as _;
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, Request,
+    HeaderMap, HeaderName,
     header::{CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING},
+    request,
 };
 use http_body::Body;
+
+use crate::core::added::{Added, write_field};
 
 /// How a request's body is framed.
 #[derive(Debug, Default)]
@@ -21,19 +24,24 @@ pub(super) enum Encoding {
     Chunked(Vec<HeaderName>),
 }
 
-/// Writes the head of `request`, and says how its body follows.
+/// Writes the `head` of a request with what is `added` to it, and says how its body follows.
 ///
 /// A length that the head names is kept, for it was checked; but where there is no body, it is 0. A body without one goes in chunks,
 /// whatever the method.
-pub(super) fn write_head<B: Body>(request: &Request<B>, out: &mut Vec<u8>) -> Encoding {
-    let target = request.uri().path_and_query();
+pub(super) fn write_head<B: Body>(
+    head: &request::Parts,
+    body: &B,
+    added: Option<&Added<'_>>,
+    out: &mut Vec<u8>,
+) -> Encoding {
+    let target = head.uri.path_and_query();
     let target = target.map_or("/", |target| target.as_str());
-    for part in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
+    for part in [head.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
     let mut named = None;
     let mut announces = false;
-    for (name, value) in request.headers() {
+    for (name, value) in &head.headers {
         if name == TRANSFER_ENCODING {
             continue;
         }
@@ -44,7 +52,9 @@ pub(super) fn write_head<B: Body>(request: &Request<B>, out: &mut Vec<u8>) -> En
         announces |= name == TRAILER;
         write_field(out, name, value.as_bytes());
     }
-    let body = request.body();
+    if let Some(added) = added {
+        added.write(out);
+    }
     let encoding = if body.is_end_stream() {
         // The upstream would wait for what never comes.
         named = named.map(|_| 0);
@@ -53,15 +63,16 @@ pub(super) fn write_head<B: Body>(request: &Request<B>, out: &mut Vec<u8>) -> En
         named = Some(length);
         Encoding::Length(length)
     } else if announces {
-        Encoding::Chunked(announced(request.headers()))
+        Encoding::Chunked(announced(&head.headers))
     } else {
         Encoding::Chunked(Vec::new())
     };
     match (&encoding, named) {
         (Encoding::Chunked(_), _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         (_, Some(length)) => {
-            // Into memory nothing fails.
-            let _ = write!(out, "content-length: {length}\r\n");
+            out.extend_from_slice(b"content-length: ");
+            write_number(out, length);
+            out.extend_from_slice(b"\r\n");
         }
         (_, None) => {}
     }
@@ -69,11 +80,20 @@ pub(super) fn write_head<B: Body>(request: &Request<B>, out: &mut Vec<u8>) -> En
     encoding
 }
 
-fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    out.extend_from_slice(name.as_str().as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
+/// In decimal; without what formatting costs, which each request would pay.
+fn write_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [b'0'; 20]; // no number has more
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit += u8::try_from(number % 10).unwrap_or_default();
+        number /= 10;
+        used += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    let start = digits.len().saturating_sub(used);
+    out.extend_from_slice(digits.get(start..).unwrap_or_default());
 }
 
 fn announced(headers: &HeaderMap) -> Vec<HeaderName> {
@@ -180,12 +200,13 @@ mod tests {
     }
 
     fn written<B: Body>(method: &str, fields: &[(&str, &str)], body: B) -> (String, Encoding) {
-        let mut request = Request::builder().method(method).uri("/a//%2e?b");
+        let mut request = http::Request::builder().method(method).uri("/a//%2e?b");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
         let mut out = Vec::new();
-        let encoding = write_head(&request.body(body).unwrap(), &mut out);
+        let (head, body) = request.body(body).unwrap().into_parts();
+        let encoding = write_head(&head, &body, None, &mut out);
         (String::from_utf8(out).unwrap(), encoding)
     }
 
@@ -240,6 +261,15 @@ mod tests {
             "{head}"
         );
         assert!(matches!(encoding, Encoding::Chunked(_)));
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for number in [0, 7, 10, 1_024, u64::MAX] {
+            let mut out = Vec::new();
+            write_number(&mut out, number);
+            assert_eq!(out, number.to_string().into_bytes());
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 
+use http::Request;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
@@ -27,10 +28,15 @@ fn get() -> Request<OutgoingBody> {
     request.body(OutgoingBody::Whole(None)).unwrap()
 }
 
+fn begin(connection: &mut Connection, request: Request<OutgoingBody>) {
+    let (mut head, body) = request.into_parts();
+    connection.begin(&mut head, body, None);
+}
+
 #[tokio::test]
 async fn a_head_that_waited_for_its_turn_does_not_go_into_a_connection_spoken_on() {
     let (mut connection, mut upstream) = connection();
-    connection.begin(get());
+    begin(&mut connection, get());
     connection.sending = Sending::Due;
     upstream
         .write_all(b"HTTP/1.1 408 Late\r\n\r\n")
@@ -48,7 +54,7 @@ async fn a_head_that_waited_for_its_turn_does_not_go_into_a_connection_spoken_on
 async fn a_connection_that_was_closed_before_the_first_byte_leaves_the_request_whole() {
     let (mut closed, upstream) = connection();
     drop(upstream);
-    closed.begin(get());
+    begin(&mut closed, get());
     let head = poll_fn(|cx| closed.poll_head(cx)).await;
     assert!(
         matches!(head, Err(Unfinished::NotBegun(Err(_)))),
@@ -70,7 +76,7 @@ async fn a_connection_that_was_closed_before_the_first_byte_leaves_the_request_w
 #[tokio::test]
 async fn another_request_may_follow_behind_the_answers_end_alone() {
     let (mut connection, mut upstream) = connection();
-    connection.begin(get());
+    begin(&mut connection, get());
     assert!(!connection.may_follow());
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
     upstream.write_all(answer).await.unwrap();
@@ -84,7 +90,10 @@ async fn another_request_may_follow_behind_the_answers_end_alone() {
 async fn an_idle_connection_does_not_keep_the_room_of_a_large_head() {
     let (mut connection, _upstream) = connection();
     let request = Request::get("/").header("x", "x".repeat(60_000));
-    connection.begin(request.body(OutgoingBody::Whole(None)).unwrap());
+    begin(
+        &mut connection,
+        request.body(OutgoingBody::Whole(None)).unwrap(),
+    );
     assert!(connection.out.front.capacity() >= 60_000);
     connection.rests();
     assert!(connection.out.front.capacity() <= LEAST_READ);

@@ -1,11 +1,12 @@
 //! Requests on their way, as their callers wait for them.
 
 use std::{
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use http::Response;
+use http::{Request, Response, request};
 
 use super::Pool;
 use crate::upstream::{
@@ -49,6 +50,17 @@ impl Future for Call {
             Way::Standing(..) => Poll::Pending, // it was replaced above
         }
     }
+}
+
+/// The request that goes out with this head, of which nothing is left.
+pub(crate) fn take_request<B>(head: &mut request::Parts, body: B) -> Request<B> {
+    let mut request = Request::new(body);
+    *request.method_mut() = mem::take(&mut head.method);
+    *request.uri_mut() = mem::take(&mut head.uri);
+    *request.version_mut() = head.version;
+    *request.headers_mut() = mem::take(&mut head.headers);
+    *request.extensions_mut() = mem::take(&mut head.extensions);
+    request
 }
 
 /// A request on an HTTP/1 connection.

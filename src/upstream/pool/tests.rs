@@ -404,7 +404,13 @@ async fn a_first_write_that_fails_whole_proves_that_nothing_was_sent() {
     let (port, _, told, gate) = resetting(1);
     let pool = pool("127.0.0.1", port);
     ask(&pool).await;
-    let mut exchange = pool.exchange(pool.take_idle(Instant::now()).unwrap(), get(), Used::Before);
+    let (mut head, body) = get().into_parts();
+    let mut exchange = pool.exchange(
+        pool.take_idle(Instant::now()).unwrap(),
+        (&mut head, body),
+        None,
+        Used::Before,
+    );
     gate.wait();
     told.recv_timeout(Duration::from_secs(30)).unwrap();
     let failed = (&mut exchange).await.unwrap_err();
