@@ -283,7 +283,7 @@ pub(super) fn outgoing_head(
 }
 
 /// The same for a head that is known to have this present.
-fn forwarded(
+pub(super) fn forwarded(
     parts: &mut request::Parts,
     worker: &Worker,
     peer: &Peer,

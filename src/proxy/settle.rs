@@ -9,9 +9,8 @@ use super::{
     traced::{Traced, failed},
 };
 use crate::{
-    config::Route,
     core::{
-        policy::Terms,
+        policy::{Policy, Terms},
         record::{NotRetained, RecordId, ShortId, State},
         transition::Settlement,
     },
@@ -23,7 +22,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(super) struct Settling<'a> {
     pub(super) worker: &'a Arc<Worker>,
-    pub(super) route: &'a Route,
+    pub(super) policy: &'a Policy,
     pub(super) metrics: &'a RouteMetrics,
     pub(super) id: RecordId,
     /// Whether the first client was told 504 before.
@@ -36,7 +35,7 @@ impl Settling<'_> {
     /// Settles the record; counted by what it became. `None`: the store would not take it now; it is asked again behind the
     /// answer, for as long as the claim holds.
     pub(super) async fn settle(&self, claim: Claim, settlement: Settlement) -> Option<Settled> {
-        let terms = self.route.policy.terms;
+        let terms = self.policy.terms;
         let begun = self.traced.map(|_| Instant::now());
         let records = &self.worker.proxy.records;
         let done = records.settle(claim, settlement, &terms).await;

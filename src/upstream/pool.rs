@@ -151,8 +151,8 @@ impl Pool {
     }
 
     /// The same for a request that is not begun once the `leave` to do so is over.
-    pub fn send_within(&self, request: Request<OutgoingBody>, leave: Leave) -> Call {
-        self.send_with(request, Instant::now(), Some(leave))
+    pub fn send_within(&self, request: Request<OutgoingBody>, now: Instant, leave: Leave) -> Call {
+        self.send_with(request, now, Some(leave))
     }
 
     fn send_with(
