@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{runtime::Handle, task::JoinHandle};
-use tokio_util::task::{TaskTracker, task_tracker::TrackedFuture};
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 /// Spawns on one runtime and keeps count.
 #[derive(Clone, Debug)]
@@ -40,7 +40,8 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         Attended {
-            work: Some(Box::pin(self.tracker.track_future(work))),
+            work: Some(Box::pin(work)),
+            counted: self.tracker.token(),
             runtime: &self.runtime,
         }
     }
@@ -86,7 +87,8 @@ where
 #[must_use = "what nobody waits for becomes a task at once"]
 pub struct Attended<'a, F: Future<Output = ()> + Send + 'static> {
     /// `None`: it has ended.
-    work: Option<Pin<Box<TrackedFuture<F>>>>,
+    work: Option<Pin<Box<F>>>,
+    counted: TaskTrackerToken,
     runtime: &'a Handle,
 }
 
@@ -111,7 +113,11 @@ impl<F: Future<Output = ()> + Send + 'static> Future for Attended<'_, F> {
 impl<F: Future<Output = ()> + Send + 'static> Drop for Attended<'_, F> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            self.runtime.spawn(work);
+            let counted = self.counted.clone();
+            self.runtime.spawn(async move {
+                work.await;
+                drop(counted);
+            });
         }
     }
 }

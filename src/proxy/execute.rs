@@ -199,20 +199,22 @@ impl Execution {
             leave: &self.leave,
             started,
         };
-        // Pinned here, it is not moved into each of the futures around it.
-        let call = pin!(call.make(self.request, &mut self.room));
-        let upstream = self.pool.upstream();
-        let deadline = started + upstream.capture_timeout;
         let lease = Lease {
             worker,
             claim: &self.claim,
             policy,
             leave: Some(&self.leave),
         };
-        let called = match lease.renewed(deadline, caught(call)).await {
-            Some(Some(called)) => called,
-            Some(None) => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
-            None => Called::Failed(Failure::TimedOut),
+        let upstream = self.pool.upstream();
+        let deadline = started + upstream.capture_timeout;
+        let called = {
+            // Pinned here, it is not moved into each of the futures around it; it is gone before anything is settled.
+            let call = pin!(call.make(self.request, &mut self.room));
+            match lease.renewed(deadline, caught(call)).await {
+                Some(Some(called)) => called,
+                Some(None) => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
+                None => Called::Failed(Failure::TimedOut),
+            }
         };
 
         if let Some((_, call)) = self.traced {
