@@ -27,15 +27,18 @@ use crate::{
         time::Timestamp,
         trace::SpanRef,
     },
-    store::StoreError,
+    store::{IdHash, StoreError},
 };
 
 /// All flights of this proxy.
 #[derive(Debug)]
 pub struct Flights {
-    shards: [Mutex<HashMap<RecordId, Arc<Flight>>>; SHARDS],
+    shards: [Mutex<Running>; SHARDS],
     unsaved: Arc<Unsaved>,
 }
+
+/// Those of one shard, under the ids of their records.
+type Running = HashMap<RecordId, Arc<Flight>, IdHash>;
 
 const SHARDS: usize = 64;
 
@@ -158,13 +161,12 @@ impl Flights {
     /// The records whose flights have not landed.
     #[must_use]
     pub fn records(&self) -> Vec<ShortId> {
-        let ids = |shard: &Mutex<HashMap<RecordId, Arc<Flight>>>| {
-            shard.lock().keys().map(RecordId::short).collect::<Vec<_>>()
-        };
+        let ids =
+            |shard: &Mutex<Running>| shard.lock().keys().map(RecordId::short).collect::<Vec<_>>();
         self.shards.iter().flat_map(ids).collect()
     }
 
-    fn shard(&self, id: &RecordId) -> &Mutex<HashMap<RecordId, Arc<Flight>>> {
+    fn shard(&self, id: &RecordId) -> &Mutex<Running> {
         let [first, ..] = *id.as_bytes();
         let [zero, ..] = &self.shards;
         self.shards.get(usize::from(first) % SHARDS).unwrap_or(zero)

@@ -1,41 +1,49 @@
-//! Executions: the one call to the upstream, as a task of the proxy's own.
+//! Executions: the one call to the upstream, as work of the proxy's own.
 //!
-//! The task holds the claim. It calls the upstream once, settles the record, and publishes the answer to the first client and to
-//! those who joined. No client's connection is part of it. Dropping its future (the runtime goes away) drops the claim: the
-//! outcome is unknown once the lease has run out.
+//! An execution holds the claim. It calls the upstream once, settles the record, and publishes the answer to the first client and to
+//! those who joined. No client's connection is part of it: it is polled by the one that waits for it, and becomes a task when that goes
+//! away. Dropping its own future (the runtime goes away) drops the claim: the outcome is unknown once the lease has run out.
 
-use std::{mem, sync::Arc};
+use std::{
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header::TRAILER, request, response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::oneshot::{self, error::TryRecvError},
+    time::Instant,
+};
 
 use super::{
     Place, Worker,
     body::AnswerBody,
     buffered::{Buffered, Pieces},
     finish::{Finish, Live, Whole},
-    forward::{not_switched, outgoing_head, passed_head, take_request},
+    forward::{forwarded, not_switched, passed_head, take_request},
     keyed::Start,
     settle::Settling,
     traced::{CallSpan, Traced},
 };
 use crate::{
-    config::Route,
     core::{
         fingerprint::Fingerprint,
         outcome::{Failure, Verdict, judge, judge_end},
         policy::Policy,
         problem::Problem,
-        record::{NotRetained, RecordId, ShortId},
+        record::{NotRetained, ShortId},
         trailers::{self, Taken},
     },
     flight::Seat,
     limit::Permit,
     store::{Claim, Held},
-    tasks::caught,
+    tasks::{Tasks, caught},
     telemetry::{
         metrics::{Outcome, RouteMetrics, StatusClass},
         spans::CallEnd,
@@ -60,9 +68,8 @@ pub(super) enum First {
 /// One execution, ready to run.
 pub(super) struct Execution {
     worker: Arc<Worker>,
-    route: Route,
+    policy: Arc<Policy>,
     index: usize,
-    id: RecordId,
     pool: Pool,
     claim: Claim,
     seat: Seat,
@@ -75,6 +82,7 @@ pub(super) struct Execution {
     traced: Option<(Traced, CallSpan)>,
     room: Permit,
     leave: Leave,
+    started: Instant,
     permit: Permit,
 }
 
@@ -112,16 +120,19 @@ impl Execution {
     pub(super) fn new(
         worker: &Arc<Worker>,
         place: &Place<'_>,
-        id: RecordId,
         pool: Pool,
         start: Start,
         first: oneshot::Sender<First>,
         parts: &mut request::Parts,
         buffered: &mut Buffered,
         fingerprint: Arc<Fingerprint>,
+        now: Instant,
     ) -> Self {
         let taken = Taken::from(&*parts);
-        outgoing_head(parts, worker, place.peer, &place.trace, pool.upstream());
+        // Nothing was added to the head since it was looked at.
+        let arrived = (&place.trace, place.present);
+        let added = forwarded(parts, worker, place.peer, arrived, pool.upstream());
+        added.insert_into(&mut parts.headers);
         // The body goes out whole, and without the trailers that it may have come with.
         parts.headers.remove(TRAILER);
         let traced = place.traced.map(|traced| {
@@ -132,9 +143,8 @@ impl Execution {
         let request = take_request(parts, body);
         Self {
             worker: Arc::clone(worker),
-            route: place.route.clone(),
+            policy: Arc::clone(&place.route.policy),
             index: place.index,
-            id,
             pool,
             claim: start.claim,
             seat: start.seat,
@@ -145,79 +155,93 @@ impl Execution {
             traced,
             room: buffered.room.hand_over(),
             leave: start.leave,
+            started: now,
             permit: start.permit,
         }
     }
 
-    /// Calls, settles, publishes.
-    pub(super) async fn run(self) {
-        let Self {
-            worker,
-            route,
-            index,
-            id,
-            pool,
-            claim,
-            seat,
-            first,
-            request,
-            fingerprint,
-            taken,
-            traced,
-            mut room,
-            leave,
-            permit,
-        } = self;
-        let policy = &*route.policy;
-        let metrics = worker.proxy.metrics.route(Some(index));
-        let _running = metrics.in_flight();
-        let started = Instant::now();
-        let method = request.method().clone();
+    /// Runs it with whoever polls this, until there is word for the first client; `None`: it ended without one.
+    ///
+    /// What is left of it then, and all of it where the future is dropped, goes on as a task.
+    pub(super) fn attended(
+        self,
+        tasks: &Tasks,
+        mut word: oneshot::Receiver<First>,
+    ) -> impl Future<Output = Option<First>> {
+        let mut running = tasks.attend(self.run());
+        poll_fn(move |cx| {
+            let ended = Pin::new(&mut running).poll(cx).is_ready();
+            // Only the execution itself sends it, so that nobody has to be woken for it.
+            match word.try_recv() {
+                Ok(first) => Poll::Ready(Some(first)),
+                Err(TryRecvError::Empty) if !ended => Poll::Pending,
+                Err(_) => Poll::Ready(None),
+            }
+        })
+    }
 
-        // Boxed, it is not moved into each of the futures around it.
+    /// Calls, settles, publishes.
+    ///
+    /// What it consists of is used where it stands: taken apart, it would stand in the future twice.
+    async fn run(mut self) {
+        let (worker, policy) = (&self.worker, &*self.policy);
+        let metrics = worker.proxy.metrics.route(Some(self.index));
+        let _running = metrics.in_flight();
+        let started = self.started;
+        let method = self.request.method().clone();
+
         let call = Call {
-            worker: &worker,
-            pool: &pool,
+            worker,
+            pool: &self.pool,
             policy,
             metrics,
-            fingerprint: &fingerprint,
-            record: id.short(),
-            leave: &leave,
+            fingerprint: &self.fingerprint,
+            record: self.claim.id().short(),
+            leave: &self.leave,
+            started,
         };
-        let call = Box::pin(call.make(request, &mut room));
-        let deadline = started + pool.upstream().capture_timeout;
-        let in_time = caught(pool.capture_timers().within(deadline, call));
-        let called = match renewed(&worker, &claim, policy, Some(&leave), in_time).await {
-            Some(Some(called)) => called,
-            Some(None) => Called::Failed(Failure::TimedOut),
-            None => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
+        let lease = Lease {
+            worker,
+            claim: &self.claim,
+            policy,
+            leave: Some(&self.leave),
+        };
+        let upstream = self.pool.upstream();
+        let deadline = started + upstream.capture_timeout;
+        let called = {
+            // Pinned here, it is not moved into each of the futures around it; it is gone before anything is settled.
+            let call = pin!(call.make(self.request, &mut self.room));
+            match lease.renewed(deadline, caught(call)).await {
+                Some(Some(called)) => called,
+                Some(None) => Called::Failed(Failure::MaybeSent), // a panic: nobody can tell how far it came
+                None => Called::Failed(Failure::TimedOut),
+            }
         };
 
-        if let Some((_, call)) = traced {
-            call.end(&worker, called.end(), started);
+        if let Some((_, call)) = self.traced {
+            call.end(worker, called.end(), started);
         }
-        let late = started.elapsed() >= pool.upstream().response_timeout;
         let finish = Finish {
             settling: Settling {
-                worker: &worker,
-                route: &route,
+                worker,
+                policy,
                 metrics,
-                id,
-                fingerprint: &fingerprint,
-                late,
-                traced: traced.map(|(request, _)| request),
+                id: *self.claim.id(),
+                fingerprint: &self.fingerprint,
+                late: started.elapsed() >= upstream.response_timeout,
+                traced: self.traced.map(|(request, _)| request),
             },
             deadline,
-            first,
-            taken,
-            seat,
-            permit,
+            first: self.first,
+            taken: self.taken,
+            seat: self.seat,
+            permit: self.permit,
         };
         match called {
-            Called::Whole(whole) => finish.whole(claim, &method, whole).await,
+            Called::Whole(whole) => finish.whole(self.claim, &method, whole).await,
             // Boxed, what is rare makes no execution larger.
-            Called::Live(live) => Box::pin(finish.live(claim, live)).await,
-            Called::Failed(failure) => Box::pin(finish.failed(claim, failure)).await,
+            Called::Live(live) => Box::pin(finish.live(self.claim, live)).await,
+            Called::Failed(failure) => Box::pin(finish.failed(self.claim, failure)).await,
         }
     }
 }
@@ -231,6 +255,7 @@ struct Call<'a> {
     fingerprint: &'a Arc<Fingerprint>,
     record: ShortId,
     leave: &'a Leave,
+    started: Instant,
 }
 
 impl Call<'_> {
@@ -244,17 +269,18 @@ impl Call<'_> {
             fingerprint,
             record,
             leave,
+            started,
         } = self;
-        let sent = Instant::now();
         let (answered, ()) = tokio::join!(
+            biased;
             async {
-                let call = pool.send_within(request, leave.clone());
+                let call = pool.send_within(request, started, leave.clone());
                 call.await.and_then(not_switched)
             },
             canonicalise(fingerprint, worker, room.units())
         );
         let class = StatusClass::from(answered.as_ref().ok().map(Response::status));
-        metrics.upstream(class, sent.elapsed());
+        metrics.upstream(class, started.elapsed());
         let (mut parts, body) = match answered {
             Ok(response) => response.into_parts(),
             Err(failure) => {
@@ -283,10 +309,13 @@ impl Call<'_> {
     }
 }
 
-/// Computes the canonical digest behind the upstream's back, while it works.
+/// Computes the canonical digest behind the upstream's back, while it works: the call was polled before, and nearly always sends its request
+/// at that. What takes longer lets others go first.
 async fn canonicalise(fingerprint: &Arc<Fingerprint>, worker: &Worker, size: usize) {
-    tokio::task::yield_now().await; // the request goes out first
-    if size <= AT_ONCE {
+    if size > AT_ONCE {
+        tokio::task::yield_now().await;
+    }
+    if size <= HERE {
         let _ = fingerprint.digests();
     } else {
         let fingerprint = Arc::clone(fingerprint);
@@ -298,8 +327,11 @@ async fn canonicalise(fingerprint: &Arc<Fingerprint>, worker: &Worker, size: usi
     }
 }
 
+/// A body of so many bytes is canonicalised in a few microseconds.
+const AT_ONCE: usize = 4 * 1024;
+
 /// A body of so many bytes is canonicalised without making others wait noticeably.
-const AT_ONCE: usize = 64 * 1024;
+const HERE: usize = 64 * 1024;
 
 fn too_large(
     parts: response::Parts,
@@ -393,41 +425,83 @@ async fn read_answer(
     })
 }
 
-/// Runs `work` and renews the claim every third of its lease meanwhile. A claim that is lost does not end the work: its client still
-/// gets its answer; it is counted when it comes to be settled, once.
-pub(super) async fn renewed<F: Future>(
-    worker: &Worker,
-    claim: &Claim,
-    policy: &Policy,
-    leave: Option<&Leave>,
-    work: F,
-) -> F::Output {
-    let mut work = std::pin::pin!(work);
-    loop {
-        let due = Instant::now() + policy.terms.lease / 3;
-        if let Some(output) = worker.renewals.within(due, work.as_mut()).await {
-            return output;
-        }
-        let asked = Moment::now();
-        // A store that is slow to answer does not hold up the work.
-        let renewed = tokio::select! {
-            biased;
-            output = work.as_mut() => return output,
-            renewed = worker.proxy.records.renew(claim, &policy.terms) => renewed,
-        };
-        match renewed {
-            Ok(Held::Yes) => {
-                if let Some(leave) = leave {
-                    leave.extend(asked, policy.terms.lease);
-                }
+/// A claim while it is held, and what it is renewed by.
+pub(super) struct Lease<'a> {
+    pub(super) worker: &'a Worker,
+    pub(super) claim: &'a Claim,
+    pub(super) policy: &'a Policy,
+    /// What goes on with it, where something does.
+    pub(super) leave: Option<&'a Leave>,
+}
+
+impl Lease<'_> {
+    /// Runs `work` until `deadline` and renews the claim every third of its lease meanwhile; `None`: it had not ended by then. A claim that
+    /// is lost does not end the work: its client still gets its answer; it is counted when it comes to be settled, once.
+    ///
+    /// Dropping the future drops the work.
+    pub(super) async fn renewed<F: Future>(&self, deadline: Instant, work: F) -> Option<F::Output> {
+        let timers = &self.worker.renewals;
+        let mut work = pin!(work);
+        loop {
+            let due = Instant::now() + self.policy.terms.lease / 3;
+            let until = due.min(deadline);
+            if let Some(output) = timers.within(until, work.as_mut()).await {
+                return Some(output);
             }
-            Ok(Held::Lost) => {
-                tracing::warn!(record = %claim.id().short(), "a claim was lost while its call runs");
-                return work.await;
+            if until == deadline {
+                return None;
             }
-            Err(error) => {
-                tracing::warn!(record = %claim.id().short(), %error, "a claim could not be renewed");
+            // What renews it is rare; boxed, it makes no execution larger.
+            match Box::pin(self.renew(deadline, work.as_mut())).await? {
+                Renewal::Held => {}
+                Renewal::Lost => return timers.within(deadline, work).await,
+                Renewal::NotNeeded(output) => return Some(output),
             }
         }
     }
+
+    /// Renews the claim, once, while `work` goes on: a store that is slow to answer does not hold it up. `None`: `deadline` has come.
+    async fn renew<F: Future>(
+        &self,
+        deadline: Instant,
+        mut work: Pin<&mut F>,
+    ) -> Option<Renewal<F::Output>> {
+        let asked = Moment::now();
+        let renewing = self
+            .worker
+            .proxy
+            .records
+            .renew(self.claim, &self.policy.terms);
+        let renewed = tokio::select! {
+            biased;
+            output = work.as_mut() => return Some(Renewal::NotNeeded(output)),
+            renewed = renewing => renewed,
+            () = self.worker.renewals.at(deadline) => return None,
+        };
+        match renewed {
+            Ok(Held::Yes) => {
+                if let Some(leave) = self.leave {
+                    leave.extend(asked, self.policy.terms.lease);
+                }
+            }
+            Ok(Held::Lost) => {
+                tracing::warn!(record = %self.claim.id().short(), "a claim was lost while its call runs");
+                return Some(Renewal::Lost);
+            }
+            Err(error) => {
+                tracing::warn!(record = %self.claim.id().short(), %error, "a claim could not be renewed");
+            }
+        }
+        Some(Renewal::Held)
+    }
+}
+
+/// What a try to renew a claim came to.
+enum Renewal<T> {
+    /// It is held for another lease, or for what is left of it: the store could not say.
+    Held,
+    /// Somebody else has the key.
+    Lost,
+    /// The work has ended.
+    NotNeeded(T),
 }

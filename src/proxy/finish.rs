@@ -8,13 +8,13 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tokio::{
     sync::{mpsc::Sender, oneshot},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout},
 };
 
 use super::{
     answer::{expires, mark, trail},
     body::{AnswerBody, Piece, Resumed},
-    execute::{First, renewed},
+    execute::{First, Lease},
     settle::Settling,
 };
 use crate::{
@@ -96,7 +96,7 @@ impl Finish<'_> {
             trailers,
             verdict,
         } = whole;
-        let policy = &*self.settling.route.policy;
+        let policy = self.settling.policy;
         let bodyless = is_bodyless(method, parts.status);
         let body = if bodyless {
             Gathered::Own(Bytes::new())
@@ -161,7 +161,7 @@ impl Finish<'_> {
         if live.verdict == Verdict::Release {
             return self.released(claim, live).await;
         }
-        let policy = &*self.settling.route.policy;
+        let policy = self.settling.policy;
         let status = live.parts.status;
         let body = AnswerBody::Resumed(Box::new(Resumed {
             read: live.read,
@@ -199,7 +199,7 @@ impl Finish<'_> {
     /// An answer that is not to be stored and too large to be held: it passes while it comes, and only its end releases the key, for one
     /// that breaks off is no answer. A client that goes away changes nothing.
     async fn released(self, claim: Claim, live: Live) {
-        let policy = &*self.settling.route.policy;
+        let policy = self.settling.policy;
         let (pipe, body) = AnswerBody::piped();
         let mut response = Response::from_parts(live.parts, body);
         mark(response.headers_mut(), policy, None);
@@ -217,19 +217,21 @@ impl Finish<'_> {
             response: Box::new(response),
             outcome: Outcome::Released,
         });
-        let passing = timeout_at(
-            deadline,
-            pass_on(
-                live.read,
-                live.rest,
-                Outlet::new(pipe, deadline),
-                settling.id.short(),
-            ),
+        let passing = pass_on(
+            live.read,
+            live.rest,
+            Outlet::new(pipe, deadline),
+            settling.id.short(),
         );
-        let worker = settling.worker;
-        let settlement = match renewed(worker, &claim, policy, None, passing).await {
-            Ok(Passed::Whole) => Settlement::Release,
-            Ok(Passed::BrokenOff) | Err(_) => Settlement::Unknown,
+        let lease = Lease {
+            worker: settling.worker,
+            claim: &claim,
+            policy,
+            leave: None,
+        };
+        let settlement = match lease.renewed(deadline, passing).await {
+            Some(Passed::Whole) => Settlement::Release,
+            Some(Passed::BrokenOff) | None => Settlement::Unknown,
         };
         settling.settle(claim, settlement).await;
     }

@@ -313,7 +313,7 @@ pub(super) fn outgoing_head(
 }
 
 /// The same for a head that is known to have this present, and but for what is added to it.
-fn forwarded<'a>(
+pub(super) fn forwarded<'a>(
     parts: &mut request::Parts,
     worker: &'a Worker,
     peer: &'a Peer,

@@ -281,13 +281,11 @@ impl Visit<'_> {
             }
             match proxy.flights.board(self.id, &self.fingerprint) {
                 Boarding::Lead(seat) => match self.lead(seat, parts).await {
-                    // Boxed, what an execution and a wait need costs a replay nothing.
-                    Led::Claimed(start) => {
-                        return Box::pin(self.execute(*start, parts, buffered)).await;
-                    }
+                    Led::Claimed(start) => return self.execute(start, parts, buffered).await,
                     Led::Answered(answer) => return *answer,
                     Led::Failed(error) => return self.failed(error, known, parts, buffered).await,
                     Led::Elsewhere => {
+                        // Boxed, what a wait needs costs a replay nothing.
                         let answer = Box::pin(self.join_elsewhere(parts, Runs::Surely)).await;
                         // It ran when the store was asked: whoever has joined it never executes.
                         return answer.unwrap_or_else(|| self.in_flight());
@@ -389,12 +387,12 @@ impl Visit<'_> {
                     seat.traced(traced.span());
                 }
                 seat.running();
-                Led::Claimed(Box::new(Start {
+                Led::Claimed(Start {
                     claim,
                     seat,
                     permit,
                     leave: Leave::new(asked, self.policy().terms.lease),
-                }))
+                })
             }
             Ok(Begin::Found(found)) => {
                 // Who joined looks too, or waits for itself: with its own patience, and for its own request.
@@ -415,41 +413,43 @@ impl Visit<'_> {
         }
     }
 
-    /// Starts the execution, which takes over the request, and waits for it like everybody else, but only for `response_timeout`.
+    /// Starts the execution, which takes over the request, and waits for its word like everybody else, but only for `response_timeout`.
+    ///
+    /// Dropping the future changes nothing: the execution goes on without it.
     async fn execute(&self, start: Start, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
-        let (first, landing) = oneshot::channel();
+        let (first, word) = oneshot::channel();
         let Some(pool) = self.worker.pools.get(self.place.route.upstream).cloned() else {
             return self.problem(&Problem::UpstreamUnreachable, Outcome::UpstreamFailure); // checked when it was configured
         };
         let timers = Arc::clone(pool.response_timers());
-        let deadline = Instant::now() + pool.upstream().response_timeout;
+        let now = Instant::now();
+        let deadline = now + pool.upstream().response_timeout;
         let execution = Execution::new(
             self.worker,
             self.place,
-            self.id,
             pool,
             start,
             first,
             parts,
             buffered,
             Arc::clone(&self.fingerprint),
+            now,
         );
         self.left_as.becomes(Outcome::Miss);
-        // Boxed, it is moved once and not at each step of the spawning.
-        self.worker.executions.spawn(Box::pin(execution.run()));
-        match timers.within(deadline, landing).await {
-            Some(Ok(First::Answer { response, outcome })) => {
+        let attended = execution.attended(&self.worker.executions, word);
+        match timers.within(deadline, attended).await {
+            Some(Some(First::Answer { response, outcome })) => {
                 Answer::new(*response, outcome).of(self.record())
             }
-            Some(Ok(First::Failed(problem))) => {
+            Some(Some(First::Failed(problem))) => {
                 let outcome = match problem {
                     Problem::StoreUnavailable => Outcome::StoreFailure,
                     _ => Outcome::UpstreamFailure,
                 };
                 self.problem(&problem, outcome)
             }
-            // The task is gone without a word; its claim is left to its lease.
-            Some(Err(_)) => self.problem(&Problem::UpstreamFailed, Outcome::UpstreamFailure),
+            // It ended without a word; its claim is left to its lease.
+            Some(None) => self.problem(&Problem::UpstreamFailed, Outcome::UpstreamFailure),
             None => self.problem(&Problem::UpstreamTimeout, Outcome::UpstreamFailure),
         }
     }
@@ -463,7 +463,7 @@ impl Visit<'_> {
 
 /// What leading a flight came to.
 enum Led {
-    Claimed(Box<Start>),
+    Claimed(Start),
     Answered(Box<Answer>),
     /// The same request runs on another proxy, and is waited for.
     Elsewhere,

@@ -1,9 +1,9 @@
 //! The service: what happens to a request from its head to its answer. Each request walks through here once.
 //!
 //! A request without a key, or without a route, streams through (`forward`) and touches no store, no buffer and no lock. A
-//! keyed one goes the way of the contract's section 4 (`keyed`); the right to execute is carried out by a task of the proxy's
-//! own (`execute`), so that a client that goes away changes nothing. One whose key may stand in its body is read first
-//! (`unread`). One without a key that asks for another protocol may become a tunnel (`upgrade`), which its client's connection runs.
+//! keyed one goes the way of the contract's section 4 (`keyed`); the right to execute is carried out by work of the proxy's own
+//! (`execute`), which goes on as a task where its client goes away, so that this changes nothing. One whose key may stand in its body is
+//! read first (`unread`). One without a key that asks for another protocol may become a tunnel (`upgrade`), which its client's connection runs.
 //!
 //! Requests come here in the form of HTTP/1.1, whichever version they were sent by: what is judged before, and how answers are
 //! framed, is the affair of `server`.

@@ -9,10 +9,9 @@ use super::{
     traced::{Traced, failed},
 };
 use crate::{
-    config::Route,
     core::{
         fingerprint::Fingerprint,
-        policy::Terms,
+        policy::{Policy, Terms},
         record::{ClaimToken, NotRetained, Record, RecordId, ShortId, State},
         transition::{self, After, Ask, Begun, Settlement},
     },
@@ -25,7 +24,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(super) struct Settling<'a> {
     pub(super) worker: &'a Arc<Worker>,
-    pub(super) route: &'a Route,
+    pub(super) policy: &'a Policy,
     pub(super) metrics: &'a RouteMetrics,
     pub(super) id: RecordId,
     pub(super) fingerprint: &'a Arc<Fingerprint>,
@@ -39,7 +38,7 @@ impl Settling<'_> {
     /// Settles the record; counted by what it became. `None`: the store would not take it now; it is asked again behind the
     /// answer, for as long as the claim holds.
     pub(super) async fn settle(&self, claim: Claim, settlement: Settlement) -> Option<Settled> {
-        let terms = self.route.policy.terms;
+        let terms = self.policy.terms;
         let begun = self.traced.map(|_| Instant::now());
         let records = &self.worker.proxy.records;
         let done = records.settle(claim, settlement, &terms).await;
@@ -73,7 +72,7 @@ impl Settling<'_> {
         let lease = deadline.saturating_duration_since(Instant::now());
         let terms = Terms {
             lease,
-            ..self.route.policy.terms
+            ..self.policy.terms
         };
         self.enter(self.claimed(&terms))
     }
@@ -85,7 +84,7 @@ impl Settling<'_> {
 
     /// The record as it would be saved, begun now; `None`: it would be removed.
     fn settled(&self, settlement: &Settlement) -> Option<Record> {
-        let terms = &self.route.policy.terms;
+        let terms = &self.policy.terms;
         let claimed = Arc::new(self.claimed(terms)?);
         let now = self.worker.proxy.clock.now();
         match transition::settle(Some(&claimed), NOBODY, settlement.clone(), terms, now) {
@@ -98,7 +97,7 @@ impl Settling<'_> {
         let ask = Ask {
             fingerprint: self.fingerprint,
             terms,
-            route: &self.route.name,
+            route: self.metrics.name(),
         };
         match transition::begin(None, &ask, NOBODY, self.worker.proxy.clock.now()) {
             Begun::Claimed(record) => Some(record),

@@ -6,6 +6,7 @@
 mod cache;
 pub mod clock;
 pub mod disk;
+mod hash;
 pub mod memory;
 #[cfg(test)]
 mod model;
@@ -16,10 +17,15 @@ pub mod seal;
 mod suite;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::sync::Arc;
 
-pub use self::operator::{Outcome, Place, Purged, Query, Row};
+use self::token::draw_token;
+pub use self::{
+    hash::{IdHash, IdHasher},
+    operator::{Outcome, Place, Purged, Query, Row},
+};
 use crate::core::{
     policy::Terms,
     record::{ClaimToken, Record, RecordId, ShortId},
@@ -135,7 +141,7 @@ impl Stores {
     /// Says what came of a claim, and fixes how long the record lives.
     ///
     /// Dropping the future drops the claim: it is settled as said, or its outcome is unknown once its lease has run
-    /// out. It is never released by that. Settle in a task of the proxy's own.
+    /// out. It is never released by that. Settle in work of the proxy's own.
     ///
     /// # Errors
     /// The store cannot answer. Claim and settlement come back, to be tried again.
@@ -328,13 +334,6 @@ async fn digest(ask: &Ask<'_>) {
 
 /// A body of so many bytes is canonicalised without making others wait noticeably.
 const AT_ONCE: usize = 64 * 1024;
-
-/// 128 random bits.
-fn draw_token() -> Result<ClaimToken, StoreError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|_| StoreError::Unavailable)?;
-    Ok(ClaimToken::from_random(bytes))
-}
 
 /// What a store holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -160,9 +160,9 @@ impl Pool {
     }
 
     /// The same for a request that is not begun once the `leave` to do so is over.
-    pub fn send_within(&self, request: Request<OutgoingBody>, leave: Leave) -> Call {
+    pub fn send_within(&self, request: Request<OutgoingBody>, now: Instant, leave: Leave) -> Call {
         let (mut head, body) = request.into_parts();
-        self.send_with(&mut head, body, None, Instant::now(), Some(leave))
+        self.send_with(&mut head, body, None, now, Some(leave))
     }
 
     fn send_with(

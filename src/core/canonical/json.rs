@@ -340,6 +340,7 @@ impl<'t, 'r> Scanner<'t, 'r> {
         } else {
             if !in_order || size < out.len() - start {
                 self.sorted.clear();
+                self.sorted.reserve(size);
                 for member in kept() {
                     self.sorted
                         .extend_from_slice(out.get(member.start..member.end)?);

@@ -51,6 +51,9 @@ impl<'r> Wanted<'r> {
 
     /// What counts of the value that one more step leads to.
     pub(super) fn child(&self, step: Step<'_>) -> Self {
+        if self.is_whole() {
+            return Self::All { except: Vec::new() };
+        }
         let follow = |pointers: &[&'r [String]]| {
             let left = |tokens: &&'r [String]| match tokens.split_first() {
                 Some((first, rest)) if step.is(first) => Some(rest),

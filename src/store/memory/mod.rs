@@ -15,7 +15,6 @@
 //! What may follow from what is found there is the core's to say ([`transition`]). Nothing here waits, and no lock
 //! is held while canonical fingerprints are computed. Time comes from the [`Clock`] alone.
 
-mod hash;
 #[cfg(test)]
 mod interleavings;
 mod list;
@@ -32,14 +31,13 @@ use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use self::{
-    hash::IdHash,
     recency::Recency,
     room::Room,
     shard::{Shard, ShardLock},
     table::{Class, Progress, Table, Taken},
 };
 use super::{
-    Begin, Claim, Eviction, Held, Levels, Settled, StoreError,
+    Begin, Claim, Eviction, Held, IdHash, Levels, Settled, StoreError,
     clock::{Clock, SystemClock},
 };
 use crate::{

@@ -9,14 +9,14 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use hashbrown::HashTable;
 
-use super::{
-    hash::IdHash,
-    list::{Linked, Links, List, NONE},
-};
-use crate::core::{
-    record::{Record, RecordId, State},
-    time::Timestamp,
-    transition,
+use super::list::{Linked, Links, List, NONE};
+use crate::{
+    core::{
+        record::{Record, RecordId, State},
+        time::Timestamp,
+        transition,
+    },
+    store::IdHash,
 };
 
 /// The records of one shard.

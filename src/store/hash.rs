@@ -5,16 +5,23 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// Hashes record ids. They are SHA-256 already, so a few of their bytes will do; but clients choose what goes into
 /// them, so they are folded with a secret of this process: nobody can aim many ids at one place of the table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct IdHash {
+pub struct IdHash {
     secret: u64,
 }
 
 impl IdHash {
     /// A hash with a fresh secret.
-    pub(super) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             secret: RandomState::new().hash_one(()),
         }
+    }
+}
+
+impl Default for IdHash {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -28,7 +35,7 @@ impl BuildHasher for IdHash {
 
 /// The state of one [`IdHash`].
 #[derive(Debug)]
-pub(super) struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
