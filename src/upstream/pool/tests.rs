@@ -173,7 +173,10 @@ async fn word(told: mpsc::Receiver<()>) -> mpsc::Receiver<()> {
         told.recv_timeout(Duration::from_secs(30)).unwrap();
         told
     });
-    waiting.await.unwrap()
+    let told = waiting.await.unwrap();
+    // What was done to sockets before the word is heard of in the event loop's next turn.
+    tokio::task::yield_now().await;
+    told
 }
 
 /// Reads until a head has ended; what came behind it.
