@@ -58,7 +58,6 @@ struct Inner {
     may_speak_http2: AtomicBool,
     tasks: Tasks,
     response_timers: Arc<Timers>,
-    capture_timers: Arc<Timers>,
 }
 
 #[derive(Debug)]
@@ -105,7 +104,6 @@ impl Pool {
             may_speak_http2: AtomicBool::new(may_speak_http2),
             tasks,
             response_timers: Arc::default(),
-            capture_timers: Arc::default(),
         }))
     }
 
@@ -119,12 +117,6 @@ impl Pool {
     #[must_use]
     pub fn response_timers(&self) -> &Arc<Timers> {
         &self.0.response_timers
-    }
-
-    /// Timers for `capture_timeout`.
-    #[must_use]
-    pub fn capture_timers(&self) -> &Arc<Timers> {
-        &self.0.capture_timers
     }
 
     /// Where what is left of a request runs.
@@ -173,9 +165,6 @@ impl Pool {
         now: Instant,
         leave: Option<Leave>,
     ) -> Call {
-        if let Err(over) = still(leave.as_ref()) {
-            return Call(Way::Any(Box::pin(std::future::ready(Err(over)))));
-        }
         if !self.may_speak_http2()
             && let Some(connection) = self.take_idle(now)
         {

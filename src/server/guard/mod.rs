@@ -6,7 +6,7 @@
 //! - A body that breaks its framing fails where it does.
 //! - A head has `head_timeout` from its first byte on; so has a connection for its first byte. Between requests there is
 //!   `keepalive_timeout`, from the end of the last answer on. A write that nobody takes has `write_timeout`.
-//! - Without a request for [`REST_AFTER`] the connection is to rest: the parser is told that it has ended, while the stream stays open for
+//! - Without a request for five seconds the connection is to rest: the parser is told that it has ended, while the stream stays open for
 //!   [`Guard::rested`].
 //! - Behind a request for another protocol nothing is read until the service has said which one it is.
 

@@ -3,6 +3,9 @@
 //! There is no task behind it, but where an answer comes early: the future that waits for an answer writes the request and reads the head,
 //! and whoever reads the body reads the connection. So a call costs no wake-up but those of its socket, and its state stays where the connection is.
 //!
+//! A request goes out in the turn of its task behind the one that it is begun in. So all that has come to this thread is read before anything is
+//! sent: whoever sleeps at the other ends is woken once for much, and waking is dear. And of its body what is about to come goes with its head.
+//!
 //! - `request` writes heads and frames bodies; `head` and `chunked` read answers, and refuse those that cannot be believed;
 //! - `input` reads the connection, into a buffer of its own or into one that is given;
 //! - `early` sends what is left of a request whose answer's head has come; an upstream that takes no more of one may have answered all the
@@ -82,9 +85,9 @@ pub(super) struct Connection {
 /// How far a request has gone out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
-    /// Its head waits for the body's first piece, which may be about to come: both are then written at once.
-    Held,
-    /// The same, but has waited for its turn: it goes now, with what there is.
+    /// It waits for its task's next turn.
+    Begun,
+    /// It has waited: it goes now, with what there is of its body.
     Due,
     /// It goes on.
     Going,
@@ -192,9 +195,10 @@ impl Connection {
             Encoding::Nothing => None,
             Encoding::Length(_) | Encoding::Chunked(_) => Some(body),
         };
-        (self.sending, self.patience) = match &self.body {
-            Some(OutgoingBody::Streamed(body)) => (Sending::Held, Some(body.patience())),
-            Some(OutgoingBody::Whole(_)) | None => (Sending::Going, None),
+        self.sending = Sending::Begun;
+        self.patience = match &self.body {
+            Some(OutgoingBody::Streamed(body)) => Some(body.patience()),
+            Some(OutgoingBody::Whole(_)) | None => None,
         };
     }
 
@@ -217,17 +221,25 @@ impl Connection {
     ///
     /// After [`Unfinished::NotBegun`] the request is still there, and another connection may take it over.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Unfinished>> {
-        if self.sending == Sending::Due {
-            // The upstream may have closed the connection in that turn, or spoken on it.
-            if let Some(unasked) = self.unasked() {
-                return Poll::Ready(Err(Unfinished::NotBegun(unasked)));
+        match self.sending {
+            Sending::Begun => {
+                self.sending = Sending::Due;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
-            self.sending = Sending::Going;
+            Sending::Due => {
+                // The upstream may have closed the connection in that turn, or spoken on it.
+                if let Some(unasked) = self.unasked() {
+                    return Poll::Ready(Err(Unfinished::NotBegun(unasked)));
+                }
+                self.sending = Sending::Going;
+            }
+            Sending::Going | Sending::Deaf | Sending::Whole | Sending::Lost => {}
         }
         if let Poll::Ready(Err(why)) = self.poll_send(cx) {
             return Poll::Ready(Err(why));
         }
-        if self.is_held(cx) || self.written == 0 {
+        if self.written == 0 {
             // Nothing that comes before the request's first byte could be its answer.
             return Poll::Pending;
         }
@@ -263,14 +275,9 @@ impl Connection {
         }
     }
 
-    /// Whether the head waits for the body; once a request, and until this task's next turn.
-    fn is_held(&mut self, cx: &Context<'_>) -> bool {
-        if self.sending != Sending::Held {
-            return false;
-        }
-        self.sending = Sending::Due;
-        cx.waker().wake_by_ref();
-        true
+    /// Whether nothing of the request was tried to be written yet.
+    pub(super) const fn waits_for_its_turn(&self) -> bool {
+        matches!(self.sending, Sending::Begun | Sending::Due)
     }
 
     /// Whether the request has gone out whole, or goes nowhere any more and has been read to its end.
@@ -327,18 +334,11 @@ impl Connection {
     /// Sends on; ready when the request has gone out whole.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
         while !self.is_sent() {
-            let waits = self.out.data.is_empty() && self.out.behind.is_empty();
-            let more = if waits {
+            let more = if self.out.data.is_empty() && self.out.behind.is_empty() {
                 self.poll_body(cx)?
             } else {
                 Poll::Pending
             };
-            if self.sending == Sending::Held && more.is_pending() && waits {
-                return Poll::Pending;
-            }
-            if self.sending == Sending::Held {
-                self.sending = Sending::Going;
-            }
             if !self.out.is_empty() {
                 ready!(self.poll_write(cx))?;
                 continue;

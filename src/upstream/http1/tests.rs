@@ -33,11 +33,42 @@ fn begin(connection: &mut Connection, request: Request<OutgoingBody>) {
     connection.begin(&mut head, body, None);
 }
 
+/// The head of what the upstream answers once it has been asked, and what it was asked.
+async fn exchange(
+    connection: &mut Connection,
+    upstream: &mut UnixStream,
+    answer: &[u8],
+) -> (Head, Vec<u8>) {
+    let answering = async {
+        let mut asked = vec![0; 64];
+        let count = upstream.read(&mut asked).await.unwrap();
+        asked.truncate(count);
+        upstream.write_all(answer).await.unwrap();
+        asked
+    };
+    let (head, asked) = tokio::join!(poll_fn(|cx| connection.poll_head(cx)), answering);
+    (head.unwrap(), asked)
+}
+
 #[tokio::test]
-async fn a_head_that_waited_for_its_turn_does_not_go_into_a_connection_spoken_on() {
+async fn a_request_goes_out_in_the_turn_behind_the_one_it_is_begun_in() {
+    let (mut connection, upstream) = connection();
+    begin(&mut connection, get());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(connection.poll_head(&mut cx).is_pending());
+    let mut sent = [0; 64];
+    let early = upstream.try_read(&mut sent);
+    assert!(early.is_err(), "{early:?} bytes were sent");
+    assert!(connection.poll_head(&mut cx).is_pending());
+    upstream.readable().await.unwrap();
+    let count = upstream.try_read(&mut sent).unwrap();
+    assert_eq!(&sent[..count], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_its_turn_does_not_go_into_a_connection_spoken_on() {
     let (mut connection, mut upstream) = connection();
     begin(&mut connection, get());
-    connection.sending = Sending::Due;
     upstream
         .write_all(b"HTTP/1.1 408 Late\r\n\r\n")
         .await
@@ -56,21 +87,13 @@ async fn a_connection_that_was_closed_before_the_first_byte_leaves_the_request_w
     drop(upstream);
     begin(&mut closed, get());
     let head = poll_fn(|cx| closed.poll_head(cx)).await;
-    assert!(
-        matches!(head, Err(Unfinished::NotBegun(Err(_)))),
-        "{head:?}"
-    );
+    assert!(matches!(head, Err(Unfinished::NotBegun(_))), "{head:?}");
     let (mut fresh, mut upstream) = connection();
     fresh.takes_over(closed);
-    upstream
-        .write_all(b"HTTP/1.1 204 Done\r\n\r\n")
-        .await
-        .unwrap();
-    let head = poll_fn(|cx| fresh.poll_head(cx)).await.unwrap();
+    let answer = b"HTTP/1.1 204 Done\r\n\r\n";
+    let (head, asked) = exchange(&mut fresh, &mut upstream, answer).await;
     assert_eq!(head.status, 204);
-    let mut sent = [0; 64];
-    let count = upstream.read(&mut sent).await.unwrap();
-    assert_eq!(&sent[..count], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(asked, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
 }
 
 #[tokio::test]
@@ -79,8 +102,7 @@ async fn another_request_may_follow_behind_the_answers_end_alone() {
     begin(&mut connection, get());
     assert!(!connection.may_follow());
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
-    upstream.write_all(answer).await.unwrap();
-    poll_fn(|cx| connection.poll_head(cx)).await.unwrap();
+    exchange(&mut connection, &mut upstream, answer).await;
     assert!(!connection.may_follow(), "its body is still to come");
     connection.answered();
     assert!(connection.may_follow());

@@ -8,7 +8,7 @@ use std::{
 
 use http::{Request, Response, request};
 
-use super::Pool;
+use super::{Pool, still};
 use crate::upstream::{
     SendFailure, UpstreamBody,
     http1::{Answer, Connection, Unfinished},
@@ -32,6 +32,9 @@ impl Future for Call {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Way::Standing(exchange, leave) = &mut self.0 {
+            if exchange.waits_for_its_turn() {
+                still(leave.as_ref())?;
+            }
             match (
                 ready!(Pin::new(&mut *exchange).poll(cx)),
                 exchange.on.take(),
@@ -68,6 +71,13 @@ pub(super) struct Exchange {
     /// Until the head has come; and where nothing of the request was taken, which is then still here.
     pub(super) on: Option<(Box<Connection>, Pool)>,
     pub(super) used: Used,
+}
+
+impl Exchange {
+    fn waits_for_its_turn(&self) -> bool {
+        let on = self.on.as_ref();
+        on.is_some_and(|(connection, _)| connection.waits_for_its_turn())
+    }
 }
 
 impl Future for Exchange {
