@@ -1,8 +1,10 @@
 //! Flights: executions on this proxy that others may join. Published once, joined by many, bounded.
 //!
 //! A request that finds no settled record boards the flight of its record: the first one leads, the others wait for what it
-//! lands with. What came of a flight and is not saved yet stands in [`Unsaved`]. Invariants: at most one flight a record; a flight that is gone has landed; a landing is published once;
-//! waiters only listen, so whoever leaves takes nothing along.
+//! lands with. What came of a flight and is not saved yet stands in [`Unsaved`].
+//!
+//! Invariants: at most one flight a record; a flight that is gone has landed; a landing is published once; waiters only listen, so whoever
+//! leaves takes nothing along.
 
 mod unsaved;
 
