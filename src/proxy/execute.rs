@@ -309,9 +309,10 @@ impl Call<'_> {
     }
 }
 
-/// Computes the canonical digest behind the upstream's back, while it works: the call was polled before, and nearly always sends its request
-/// at that. What takes longer lets others go first.
+/// Computes the canonical digest behind the upstream's back, while it works: the call is polled before this, and nearly always sends its request
+/// in its second turn. What takes longer lets others go first.
 async fn canonicalise(fingerprint: &Arc<Fingerprint>, worker: &Worker, size: usize) {
+    next_turn().await;
     if size > AT_ONCE {
         tokio::task::yield_now().await;
     }
@@ -325,6 +326,19 @@ async fn canonicalise(fingerprint: &Arc<Fingerprint>, worker: &Worker, size: usi
         // If that thread failed, whoever needs the digests computes them.
         let _ = elsewhere.await;
     }
+}
+
+/// Waits for the task's next turn. Beside something that asks for one too, this costs nothing.
+async fn next_turn() {
+    let mut asked = false;
+    poll_fn(|cx| {
+        if mem::replace(&mut asked, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A body of so many bytes is canonicalised in a few microseconds.

@@ -395,6 +395,7 @@ impl Visit<'_> {
                 })
             }
             Ok(Begin::Found(found)) => {
+                drop(permit); // nothing is executed
                 // Who joined looks too, or waits for itself: with its own patience, and for its own request.
                 if matches!(found, Found::InFlight { .. })
                     && self.policy().in_flight == InFlight::Wait
@@ -413,7 +414,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Starts the execution, which takes over the request, and waits for its word like everybody else, but only for `response_timeout`.
+    /// Starts the execution, which takes over the request, and runs it until it has a word for this client, but only for `response_timeout`.
     ///
     /// Dropping the future changes nothing: the execution goes on without it.
     async fn execute(&self, start: Start, parts: &mut Parts, buffered: &mut Buffered) -> Answer {

@@ -139,15 +139,13 @@ async fn settle_again(
     _entered: Entered,
 ) {
     let record = unsettled.claim.id().short();
-    let (mut may_have_taken_effect, mut refused) = (false, 0);
+    let mut may_have_taken_effect = unsettled.why == StoreError::Unavailable;
+    let mut refused = 0;
     loop {
         sleep(RETRY_SETTLE).await;
         let Unsettled {
-            claim,
-            settlement,
-            why,
+            claim, settlement, ..
         } = unsettled;
-        may_have_taken_effect |= why == StoreError::Unavailable;
         let releases = matches!(settlement, Settlement::Release);
         // A settlement that took effect although its answer was lost looks like a lost claim to a renewal, and is known to a repetition.
         if let Err(why) = worker.proxy.records.renew(&claim, &terms).await {
@@ -173,6 +171,7 @@ async fn settle_again(
             Ok(Settled::Lost) if releases && may_have_taken_effect => Settled::Released,
             Ok(settled) => settled,
             Err(again) => {
+                may_have_taken_effect |= again.why == StoreError::Unavailable;
                 unsettled = again;
                 continue;
             }

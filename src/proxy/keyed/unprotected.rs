@@ -7,6 +7,7 @@ use http::{HeaderValue, header::TRAILER, request::Parts};
 use super::Visit;
 use crate::{
     core::{policy::OnStoreFailure, problem::Problem, record::Record, transition},
+    flight::Flight,
     proxy::{
         answer::{Answer, mark},
         buffered::Buffered,
@@ -19,25 +20,37 @@ use crate::{
 /// What the marker says of an answer that nothing protects.
 const BYPASS: HeaderValue = HeaderValue::from_static("bypass");
 
+/// What this proxy knows of a record and its store may not.
+#[derive(Default)]
+pub(super) struct Known {
+    /// A settlement that is to be saved, or a call that goes on behind its flight.
+    record: Option<Arc<Record>>,
+    /// A call that runs.
+    flight: Option<Arc<Flight>>,
+}
+
 impl Visit<'_> {
-    /// What this proxy knows of the record and the store may not, where it is asked for that: a settlement that is to be saved, or a
-    /// call that goes on.
-    pub(super) fn known(&self) -> Option<Arc<Record>> {
+    /// What is known of the record at the moment, where it is asked for that.
+    pub(super) fn known(&self) -> Known {
         if self.policy().on_store_failure == OnStoreFailure::Reject {
-            return None;
+            return Known::default();
         }
-        self.worker.proxy.flights.unsaved().find(&self.id)
+        let flights = &self.worker.proxy.flights;
+        Known {
+            record: flights.unsaved().find(&self.id),
+            flight: flights.running(&self.id),
+        }
     }
 
     /// Refuses the request, or forwards it without its key's protection, as `on_store_failure` has it. A store that is full has
     /// answered: that is a refusal under either. What is known here is protection still: `known` is what was when the request came,
-    /// for it may have been saved, and forgotten here, before the store was heard to fail.
+    /// for that may have ended or been saved, and is forgotten here, before the store was heard to fail.
     ///
     /// Dropping the future of one that is forwarded ends its call, as that of an unkeyed one.
     pub(super) async fn failed(
         &self,
         error: StoreError,
-        known: Option<Arc<Record>>,
+        known: Known,
         parts: &mut Parts,
         buffered: &mut Buffered,
     ) -> Answer {
@@ -73,15 +86,15 @@ impl Visit<'_> {
     }
 
     /// What is known without the store; `None`: nothing that stands in the request's way.
-    async fn answer_known(&self, known: Option<Arc<Record>>, parts: &Parts) -> Option<Answer> {
-        let proxy = &self.worker.proxy;
-        if let Some(flight) = proxy.flights.running(&self.id)
+    async fn answer_known(&self, known: Known, parts: &Parts) -> Option<Answer> {
+        if let Some(flight) = self.known().flight.or(known.flight)
             && let Ok(Some(answer)) = self.join(&flight, parts).await
         {
             return Some(answer);
         }
-        let record = self.known().or(known)?;
-        let found = transition::look(Some(&record), &self.ask(), proxy.clock.now())?;
+        let record = self.known().record.or(known.record)?;
+        let now = self.worker.proxy.clock.now();
+        let found = transition::look(Some(&record), &self.ask(), now)?;
         Some(self.found(&found, parts).await)
     }
 
