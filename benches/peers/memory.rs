@@ -19,6 +19,9 @@ use super::{
 const IDLE: usize = 10_000;
 const ITS_OWN_FILES: usize = 1_000;
 
+/// Long enough for connections to come to rest, and for the allocator to give back what they no longer take.
+const RESTED: Duration = Duration::from_secs(10);
+
 /// What records may take in the long run: soon full, so that what grows on is not records.
 const SMALL_ROOM: u64 = 64 << 20;
 
@@ -36,7 +39,13 @@ async fn idle(setting: &Setting, upstream: &Upstream) -> Result<()> {
     let count = IDLE.min(setting.files.saturating_sub(ITS_OWN_FILES) / 2);
     let mut table = Table::new(
         format!("Memory of {count} idle connections, each of which had one request"),
-        &["proxy", "MiB without", "MiB with them", "KiB a connection"],
+        &[
+            "proxy",
+            "MiB without",
+            "MiB with them",
+            "KiB a connection",
+            "after 10 s",
+        ],
     );
     for peer in &setting.peers {
         // It reserves two descriptors for each connection that it may ever have, and is configured for fewer.
@@ -59,11 +68,15 @@ async fn idle(setting: &Setting, upstream: &Upstream) -> Result<()> {
             clients.push(client);
         }
         let with = resident(proxy.id())?;
+        tokio::time::sleep(RESTED).await;
+        let rested = resident(proxy.id())?;
+        let each = |bytes: f64| format!("{:.1}", (bytes - before) / 1024.0 / real(clients.len()));
         table.row([
             peer.to_string(),
             format!("{:.1}", before / MIB),
             format!("{:.1}", with / MIB),
-            format!("{:.1}", (with - before) / 1024.0 / real(clients.len())),
+            each(with),
+            each(rested),
         ]);
     }
     table.print(setting.form)
