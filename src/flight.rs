@@ -152,12 +152,10 @@ impl Flights {
         }
     }
 
-    /// The flight of the record `id`, if it executes.
+    /// The flight of the record `id`, if there is one: it executes, or may be about to.
     #[must_use]
-    pub fn running(&self, id: &RecordId) -> Option<Arc<Flight>> {
-        let flight = self.shard(id).lock().get(id).map(Arc::clone)?;
-        let runs = matches!(*flight.stage.lock(), Stage::Running);
-        runs.then_some(flight)
+    pub fn of(&self, id: &RecordId) -> Option<Arc<Flight>> {
+        self.shard(id).lock().get(id).map(Arc::clone)
     }
 
     /// The records whose flights have not landed.

@@ -122,3 +122,18 @@ async fn flights_do_not_meet() {
     drop(two);
     assert!(matches!(landing.await, Landing::NotStarted));
 }
+
+#[tokio::test]
+async fn a_flight_is_known_from_its_boarding_to_its_landing() {
+    let flights = Flights::new();
+    assert!(flights.of(&id(1)).is_none());
+    let seat = lead(&flights, 1);
+    assert!(
+        flights.of(&id(1)).is_some(),
+        "its leader may be given the claim at any moment"
+    );
+    seat.running();
+    assert!(flights.of(&id(1)).is_some());
+    seat.land(Landing::TooLarge);
+    assert!(flights.of(&id(1)).is_none());
+}

@@ -265,10 +265,19 @@ impl Visit<'_> {
     async fn answer(&self, parts: &mut Parts, buffered: &mut Buffered) -> Answer {
         let proxy = &self.worker.proxy;
         let mut may_wait = self.policy().in_flight == InFlight::Wait;
-        let known = self.known();
+        let mut known = self.known();
+        let mut failed = None;
         loop {
+            if let Some(error) = failed.take()
+                && let Some(answer) = self.failed(error, &mut known, parts, buffered).await
+            {
+                return answer;
+            }
             match proxy.records.look(&self.id, &self.ask()).await {
-                Err(error) => return self.failed(error, known, parts, buffered).await,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
                 Ok(Some(Found::InFlight { .. }) | None) => {}
                 Ok(Some(found)) => return self.found(&found, parts).await,
             }
@@ -283,7 +292,7 @@ impl Visit<'_> {
                 Boarding::Lead(seat) => match self.lead(seat, parts).await {
                     Led::Claimed(start) => return self.execute(start, parts, buffered).await,
                     Led::Answered(answer) => return *answer,
-                    Led::Failed(error) => return self.failed(error, known, parts, buffered).await,
+                    Led::Failed(error) => failed = Some(error),
                     Led::Elsewhere => {
                         // Boxed, what a wait needs costs a replay nothing.
                         let answer = Box::pin(self.join_elsewhere(parts, Runs::Surely)).await;
@@ -294,7 +303,7 @@ impl Visit<'_> {
                 Boarding::Join(flight) => match Box::pin(self.join(&flight, parts)).await {
                     Ok(Some(answer)) => return answer,
                     Ok(None) => {}
-                    Err(error) => return self.failed(error, known, parts, buffered).await,
+                    Err(error) => failed = Some(error),
                 },
             }
         }

@@ -92,7 +92,13 @@ impl Visit<'_> {
             Landing::NotStarted | Landing::Elsewhere | Landing::StoreFailed(_)
         );
         if !unsaid && !flight.is_of(&self.fingerprint) {
-            return Joined::Nothing; // it landed before its request could be compared: the record says what is what
+            // It landed before its request could be compared. What it leaves is another request's record, or its key is free.
+            return match landing {
+                Landing::Complete(_) | Landing::Tombstone { .. } => {
+                    Joined::answer(self.mismatch(false))
+                }
+                _ => Joined::Nothing,
+            };
         }
         let policy = self.policy();
         match landing {

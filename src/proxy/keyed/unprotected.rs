@@ -25,8 +25,17 @@ const BYPASS: HeaderValue = HeaderValue::from_static("bypass");
 pub(super) struct Known {
     /// A settlement that is to be saved, or a call that goes on behind its flight.
     record: Option<Arc<Record>>,
-    /// A call that runs.
+    /// A call that runs, or one that the store may be about to allow.
     flight: Option<Arc<Flight>>,
+}
+
+/// What this proxy has to say to a request without the store.
+enum Word {
+    Answer(Box<Answer>),
+    /// A flight came to nothing: the record is to be looked at again.
+    Again,
+    /// Nothing that stands in its way.
+    None,
 }
 
 impl Visit<'_> {
@@ -38,33 +47,35 @@ impl Visit<'_> {
         let flights = &self.worker.proxy.flights;
         Known {
             record: flights.unsaved().find(&self.id),
-            flight: flights.running(&self.id),
+            flight: flights.of(&self.id),
         }
     }
 
     /// Refuses the request, or forwards it without its key's protection, as `on_store_failure` has it. A store that is full has
     /// answered: that is a refusal under either. What is known here is protection still: `known` is what was when the request came,
-    /// for that may have ended or been saved, and is forgotten here, before the store was heard to fail.
+    /// for that may have ended or been saved, and is forgotten here, before the store was heard to fail. `None`: a flight that was
+    /// waited for came to nothing, and the store is to be asked again.
     ///
     /// Dropping the future of one that is forwarded ends its call, as that of an unkeyed one.
     pub(super) async fn failed(
         &self,
         error: StoreError,
-        known: Known,
+        known: &mut Known,
         parts: &mut Parts,
         buffered: &mut Buffered,
-    ) -> Answer {
+    ) -> Option<Answer> {
         match (error, self.policy().on_store_failure) {
             (StoreError::Unavailable, OnStoreFailure::Bypass) => {
-                if let Some(answer) = Box::pin(self.answer_known(known, parts)).await {
-                    return answer;
+                match Box::pin(self.answer_known(known, parts)).await {
+                    Word::Answer(answer) => Some(*answer),
+                    Word::Again => None,
+                    Word::None => Some(Box::pin(self.forward_unprotected(parts, buffered)).await),
                 }
-                Box::pin(self.forward_unprotected(parts, buffered)).await
             }
             (
                 StoreError::Unavailable | StoreError::Full | StoreError::None,
                 OnStoreFailure::Reject | OnStoreFailure::Bypass,
-            ) => self.store_failure(error),
+            ) => Some(self.store_failure(error)),
         }
     }
 
@@ -85,17 +96,25 @@ impl Visit<'_> {
         }
     }
 
-    /// What is known without the store; `None`: nothing that stands in the request's way.
-    async fn answer_known(&self, known: Known, parts: &Parts) -> Option<Answer> {
-        if let Some(flight) = self.known().flight.or(known.flight)
-            && let Ok(Some(answer)) = self.join(&flight, parts).await
-        {
-            return Some(answer);
+    /// What is known without the store.
+    async fn answer_known(&self, known: &mut Known, parts: &Parts) -> Word {
+        // What was known before is joined once: it has landed then, and has no more to say.
+        let before = known.flight.take();
+        if let Some(flight) = self.known().flight.or(before) {
+            match self.join(&flight, parts).await {
+                Ok(Some(answer)) => return Word::Answer(Box::new(answer)),
+                Ok(None) => return Word::Again,
+                Err(_) => {} // the store failed its leader too
+            }
         }
-        let record = self.known().record.or(known.record)?;
+        let Some(record) = self.known().record.or_else(|| known.record.clone()) else {
+            return Word::None;
+        };
         let now = self.worker.proxy.clock.now();
-        let found = transition::look(Some(&record), &self.ask(), now)?;
-        Some(self.found(&found, parts).await)
+        match transition::look(Some(&record), &self.ask(), now) {
+            Some(found) => Word::Answer(Box::new(self.found(&found, parts).await)),
+            None => Word::None,
+        }
     }
 
     /// Nothing is claimed or stored, and nobody can join.
