@@ -4,6 +4,7 @@ mod changes;
 mod file;
 mod ready;
 mod reload;
+mod running;
 mod workers;
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -15,20 +16,19 @@ use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::file::WatchedFile;
-use self::reload::Reloading;
+use self::{reload::Reloading, running::Running};
 pub use crate::admin::drain::Left;
 use crate::{
     admin::{self, AdminState, Operator, Reach, drain::DrainEnd, health::Health},
     config::Config,
     core::framing::Limits,
     descriptors,
-    flight::{Flights, Outstanding},
     identity::Kept,
     limit::Limit,
-    otlp::{self, Exporter},
+    otlp,
     proxy::{Proxy, Records},
     server::{
-        accept::{Accepting, Front, Serving, accept},
+        accept::{Accepting, Front, accept},
         certificates,
         connection::Settings,
         drain::Drain,
@@ -60,19 +60,6 @@ pub struct App {
     health: Arc<Health>,
     reloads: Option<(WatchedFile, mpsc::Receiver<()>)>,
     running: Running,
-}
-
-/// What has to end before the process may.
-#[derive(Debug)]
-struct Running {
-    drain: Drain,
-    /// What goes on beside the requests ends.
-    stopped: CancellationToken,
-    connections: TaskTracker,
-    executions: TaskTracker,
-    flights: Arc<Flights>,
-    cores: Cores,
-    exporter: Option<Exporter>,
 }
 
 /// How a drain ended.
@@ -335,95 +322,6 @@ impl App {
         term.await;
     }
 }
-
-impl Running {
-    /// A worker for each core.
-    fn start_workers(
-        &mut self,
-        proxy: &Arc<Proxy>,
-        origins: &[Arc<Origin>],
-    ) -> anyhow::Result<Vec<Serving>> {
-        let cores = self.cores.take().into_iter();
-        let start = |core: crate::server::worker::Core| {
-            let executions = Tasks::new(core.runtime().clone(), self.executions.clone());
-            let connections = Tasks::new(core.runtime().clone(), self.connections.clone());
-            let worker = workers::first(proxy, origins, executions)?;
-            let worker = Arc::new(ArcSwap::from_pointee(worker));
-            let sweeping = workers::sweep_pools(Arc::clone(&worker), self.stopped.clone());
-            connections.detach(sweeping);
-            Ok(Serving {
-                core,
-                worker,
-                connections,
-            })
-        };
-        cores.map(start).collect()
-    }
-
-    /// Takes nothing new after `delay`, and waits for what runs, for `patience`; all of it until `now` at the latest.
-    async fn drain(&self, delay: Duration, patience: Duration, now: impl Future<Output = ()>) {
-        let mut now = pin!(now);
-        let over = tokio::select! {
-            biased;
-            () = now.as_mut() => true,
-            () = tokio::time::sleep(delay) => false,
-        };
-        self.drain.begin();
-        self.connections.close();
-        if over {
-            return;
-        }
-        tokio::select! {
-            biased;
-            () = self.finished() => {}
-            () = now => {}
-            () = tokio::time::sleep(patience) => {}
-        }
-    }
-
-    /// Completes when nothing runs any more; only once the drain has begun.
-    async fn finished(&self) {
-        // A connection can still start an execution, so that the executions are counted after the connections.
-        self.connections.wait().await;
-        self.executions.close();
-        self.executions.wait().await;
-    }
-
-    /// What still runs.
-    fn left(&self) -> Drained {
-        let (connections, tasks) = (self.connections.len(), self.executions.len());
-        if connections == 0 && tasks == 0 {
-            return Drained::Whole;
-        }
-        let Outstanding { running, unsaved } = self.flights.unsaved().outstanding();
-        let mut executions = self.flights.records();
-        executions.extend(running);
-        // Each of these has a task.
-        let named = executions.len() + unsaved.len();
-        Drained::CutOff(Left {
-            executions,
-            unsaved,
-            connections,
-            tasks: tasks.saturating_sub(named),
-        })
-    }
-
-    /// Ends everything at once; operators get the answers that are ready.
-    async fn end(self, operators: &Tasks) -> Drained {
-        let drained = self.left();
-        self.stopped.cancel();
-        operators.finished_within(LAST_WORDS).await;
-        if let Some(exporter) = self.exporter {
-            // What runs has ended, or is cut off: no span comes after these.
-            exporter.finish().await;
-        }
-        self.cores.end();
-        drained
-    }
-}
-
-/// How long operators' connections may take when the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What `config` says of connections that begin.
 fn front(config: &Config, proxy: Arc<Proxy>) -> Front {

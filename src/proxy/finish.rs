@@ -14,7 +14,8 @@ use tokio::{
 use super::{
     answer::{expires, mark, trail},
     body::{AnswerBody, Piece, Resumed},
-    execute::{First, Lease},
+    execute::First,
+    lease::Lease,
     settle::Settling,
 };
 use crate::{

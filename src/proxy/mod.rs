@@ -17,6 +17,7 @@ mod execute;
 mod finish;
 mod forward;
 mod keyed;
+mod lease;
 mod peer;
 mod policy_page;
 mod read_away;

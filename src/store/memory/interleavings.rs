@@ -2,7 +2,10 @@
 //!
 //! shuttle runs the threads one at a time and changes between them wherever a shard is locked.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use shuttle::thread;
 

@@ -25,8 +25,9 @@ mod shard;
 mod table;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
-use std::{fmt, hash::BuildHasher, sync::Arc, time::Duration};
+use std::{fmt, hash::BuildHasher, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -34,7 +35,8 @@ use self::{
     recency::Recency,
     room::Room,
     shard::{Shard, ShardLock},
-    table::{Class, Progress, Table, Taken},
+    table::{Class, Table},
+    upkeep::Warned,
 };
 use super::{
     Begin, Claim, Eviction, Held, IdHash, Levels, Settled, StoreError,
@@ -59,13 +61,6 @@ pub struct MemoryStore<C: Clock = SystemClock, L: ShardLock = Mutex<Shard>> {
     room: Room,
     warned: Mutex<Warned>,
     swept_for_room: Mutex<Option<Timestamp>>,
-}
-
-/// When it was last said that protection was lost.
-#[derive(Debug, Default)]
-struct Warned {
-    at: Option<Timestamp>,
-    evicted: u64,
 }
 
 impl MemoryStore {
@@ -171,17 +166,6 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         }
     }
 
-    /// Whether the last sweep for want of room is long enough ago: a full store is not swept for every request.
-    fn may_sweep(&self) -> bool {
-        let now = self.clock.now();
-        let mut swept = self.swept_for_room.lock();
-        let due = swept.is_none_or(|at| at.after(SWEEP_FOR_ROOM_EVERY).reached(now));
-        if due {
-            *swept = Some(now);
-        }
-        due
-    }
-
     /// Draws out a claim's lease.
     pub fn renew(&self, claim: &Claim, terms: &Terms) -> Held {
         self.in_shard(&claim.id, |shard, now| {
@@ -239,49 +223,6 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         drop(claimed);
         self.make_room();
         settled
-    }
-
-    /// Looks at some of the records, frees those that are forgotten and marks those that have expired, and says if
-    /// protection was lost. Without a sweep every second or so an idle store frees nothing.
-    ///
-    /// It goes on where it ended the last time: at most `SWEEP_SLOTS` records a shard, so that a million records are
-    /// looked at within eight sweeps.
-    pub fn sweep(&self) {
-        (0..SHARDS).for_each(|shard| self.sweep_shard(shard));
-        self.warn_of_evictions();
-    }
-
-    /// [`MemoryStore::sweep`], letting others run after each shard, which takes some microseconds.
-    ///
-    /// On a worker, and not on a thread of its own: were that thread put aside while it holds a shard, requests would
-    /// wait for it. Dropping the future leaves the rest to the next sweep.
-    pub async fn sweep_slowly(&self) {
-        for shard in 0..SHARDS {
-            self.sweep_shard(shard);
-            tokio::task::yield_now().await;
-        }
-        self.warn_of_evictions();
-    }
-
-    fn sweep_shard(&self, shard: usize) {
-        for _ in 0..SWEEP_SLOTS / SWEEP_STEP {
-            let (swept, now, progress) = self.in_shard_at(shard, |shard, now| {
-                let (swept, progress) = shard.sweep(SWEEP_STEP, now);
-                // Counted under the lock, so that the levels never fall behind what is there; freed after it.
-                if !swept.forgotten.is_empty() {
-                    let classes = swept.forgotten.iter().map(|taken| taken.class);
-                    self.room.drop_expired(classes);
-                }
-                (swept, now, progress)
-            });
-            drop(swept.forgotten);
-            for (id, record) in swept.expired {
-                self.age(&id, &record, now);
-            }
-            if progress == Progress::AtTheEnd {
-                break;
-            }
-        }
     }
 
     /// What it holds.
@@ -358,62 +299,6 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         record
     }
 
-    /// Evicts the least recently used complete record of all, again and again, until the limits hold.
-    fn make_room(&self) {
-        while self.room.is_over() {
-            // No shard shows a record: what is over is being settled at this moment, by who will then make room.
-            let Some((shard, used)) = self.recency.oldest() else {
-                return;
-            };
-            let evicted = self.in_shard_at(shard, |shard, now| {
-                if let Some(marked) = self.mark_oldest(shard, used, now) {
-                    return Some(marked);
-                }
-                let evicted = shard.evict(used)?;
-                let cause = if transition::forgotten(&evicted.record, now) {
-                    Eviction::Expired
-                } else {
-                    Eviction::Size
-                };
-                self.room.evict(evicted.class, cause);
-                Some(evicted)
-            });
-            // Freed while no shard is locked. `None`: it was used again, or another took it.
-            drop(evicted);
-        }
-    }
-
-    /// Instead of evicting what was last used then, writes its marker, if it has expired and has none yet. What that
-    /// frees may be room enough.
-    fn mark_oldest(&self, shard: &mut Shard, used: u64, now: Timestamp) -> Option<Taken> {
-        let (id, standing) = shard.oldest(used)?;
-        let (id, standing) = (*id, Arc::clone(standing));
-        // A complete record's digests are there: nothing is computed under the lock.
-        let marker = transition::aged(&standing, now)?;
-        self.mark(shard, &id, &standing, marker)
-    }
-
-    /// Writes the marker of an expired record, if it has none yet and still stands there.
-    fn age(&self, id: &RecordId, standing: &Arc<Record>, now: Timestamp) {
-        // Made before the shard is locked: digests may have to be computed.
-        if let Some(marker) = transition::aged(standing, now) {
-            // What stood there is freed after the shard is unlocked.
-            let _before = self.in_shard(id, |shard, _| self.mark(shard, id, standing, marker));
-        }
-    }
-
-    fn mark(
-        &self,
-        shard: &mut Shard,
-        id: &RecordId,
-        standing: &Arc<Record>,
-        marker: Record,
-    ) -> Option<Taken> {
-        shard
-            .table
-            .put_marker(id, standing, marker, |class| self.room.mark(class))
-    }
-
     /// The record that stands under this id, expired or not, and the time at which it was seen.
     fn standing(&self, id: &RecordId) -> (Option<Arc<Record>>, Timestamp) {
         self.in_shard(id, |shard, now| {
@@ -455,25 +340,6 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
             result
         })
     }
-
-    /// Says that unexpired records were evicted, with their number, at most every [`WARN_EVERY`].
-    fn warn_of_evictions(&self) {
-        let evicted = self.room.evictions(Eviction::Size);
-        let now = self.clock.now();
-        let mut warned = self.warned.lock();
-        let due = warned.at.is_none_or(|at| at.after(WARN_EVERY).reached(now));
-        if evicted == warned.evicted || !due {
-            return;
-        }
-        tracing::warn!(
-            evicted = evicted - warned.evicted,
-            "the memory store is full: records were evicted before their retention ended, and a retry of their requests will execute again"
-        );
-        *warned = Warned {
-            at: Some(now),
-            evicted,
-        };
-    }
 }
 
 impl<C: Clock, L: ShardLock> fmt::Debug for MemoryStore<C, L> {
@@ -503,15 +369,3 @@ fn check_invariants(shard: &Shard, id: &RecordId) {
 
 /// How many shards records are spread over.
 const SHARDS: usize = 64;
-
-/// How many records of a shard one sweep looks at.
-const SWEEP_SLOTS: usize = 2048;
-
-/// How many of them it looks at under one lock.
-const SWEEP_STEP: usize = 256;
-
-/// How often lost protection is warned of.
-const WARN_EVERY: Duration = Duration::from_secs(10);
-
-/// How often a full store is swept for a request that wants room, beside the sweeps of every second.
-const SWEEP_FOR_ROOM_EVERY: Duration = Duration::from_millis(100);

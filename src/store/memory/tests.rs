@@ -5,7 +5,7 @@ mod expiry;
 mod recency;
 mod sweeping;
 
-use std::cell::Cell;
+use std::{cell::Cell, time::Duration};
 
 use proptest::prelude::*;
 

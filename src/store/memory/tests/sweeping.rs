@@ -1,6 +1,6 @@
 //! What is freed without being asked for, and in what steps.
 
-use super::*;
+use super::{super::upkeep::SWEEP_SLOTS, *};
 
 #[test]
 fn a_sweep_frees_what_expired_among_the_claims_and_nothing_that_lives() {
