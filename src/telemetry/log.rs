@@ -2,7 +2,7 @@
 //!
 //! Whoever logs formats the line in a buffer of its own thread, appends it to the queue under a short lock, and
 //! goes on: nobody but the writer thread ever waits for the sink. A line that finds the queue full is dropped and
-//! counted. A line shows within 20 ms where the sink keeps up.
+//! counted. Where the sink keeps up, what the proxy has to say shows within 20 ms, and access lines within 100 ms.
 //!
 //! Text: `2026-11-30T18:57:33.123Z  INFO idem_proxy::server: listening address=127.0.0.1:8080`.
 //! JSON: `{"time":"…","level":"info","target":"…","msg":"…", fields…}`. Control characters are escaped in both, so

@@ -235,11 +235,22 @@ fn a_bad_filter_is_refused_and_says_what_is_allowed() {
 fn lines_show_soon_while_the_process_lives() {
     let sink = Sink::default();
     let writer = LineWriter::start(sink.clone()).unwrap();
-    for round in 1..=3 {
-        writer.push(b"a line\n", LineKind::Event);
+    let (event, access) = (LineKind::Event, LineKind::Access);
+    let mut pushed = 0;
+    for together in [
+        &[event][..],
+        &[access],
+        &[event],
+        &[access, event],
+        &[access],
+    ] {
+        for kind in together {
+            writer.push(b"a line\n", *kind);
+        }
+        pushed += together.len();
         let until = Instant::now() + Duration::from_secs(10);
-        while sink.lines().len() < round {
-            assert!(Instant::now() < until, "line {round} is not there");
+        while sink.lines().len() < pushed {
+            assert!(Instant::now() < until, "line {pushed} is not there");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -26,8 +26,11 @@ const KEPT_FOR_EVENTS: usize = 64 << 10;
 /// From this on lines are written at once.
 const SOON_BYTES: usize = QUEUE_BYTES / 4;
 
-/// How long lines are gathered, for one write and one wake-up of the thread.
-const GATHER: Duration = Duration::from_millis(20);
+/// How long access lines are gathered, for one write and two wake-ups of the thread. Each of these may keep a request of a busy core waiting.
+const GATHER_ACCESS: Duration = Duration::from_millis(100);
+
+/// How long what the proxy has to say is gathered, and with it whatever else there is.
+const GATHER_EVENTS: Duration = Duration::from_millis(20);
 
 /// How long the end waits for what is queued.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -60,6 +63,8 @@ struct Shared {
 struct Queue {
     /// Whole lines.
     pending: Vec<u8>,
+    /// Whether there is an event among them.
+    event: bool,
     phase: Phase,
 }
 
@@ -76,6 +81,7 @@ impl LineWriter {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
                 pending: Vec::new(),
+                event: false,
                 phase: Phase::Open,
             }),
             work: Condvar::new(),
@@ -104,9 +110,10 @@ impl LineWriter {
             return;
         }
         queue.pending.extend_from_slice(line);
+        let first_event = kind == LineKind::Event && !mem::replace(&mut queue.event, true);
         drop(queue);
-        // One wake-up when there is something and one when it is much; the lines in between cost none.
-        if before == 0 || (before < SOON_BYTES && after >= SOON_BYTES) {
+        // One wake-up when there is something, one when an event is with it, and one when it is much; the lines in between cost none.
+        if before == 0 || first_event || (before < SOON_BYTES && after >= SOON_BYTES) {
             self.0.work.notify_one();
         }
     }
@@ -165,12 +172,17 @@ impl Shared {
         while queue.phase == Phase::Open && queue.pending.is_empty() {
             self.work.wait(&mut queue);
         }
-        let until = Instant::now() + GATHER;
+        let mut until = Instant::now() + GATHER_ACCESS;
+        let mut hurries = false;
         while queue.phase == Phase::Open && queue.pending.len() < SOON_BYTES {
+            if queue.event && !mem::replace(&mut hurries, true) {
+                until = until.min(Instant::now() + GATHER_EVENTS);
+            }
             if self.work.wait_until(&mut queue, until).timed_out() {
                 break;
             }
         }
+        queue.event = false;
         mem::swap(&mut queue.pending, batch);
         queue.phase
     }
