@@ -107,6 +107,7 @@ impl App {
             connections: TaskTracker::new(),
             executions: TaskTracker::new(),
             flights: Arc::clone(&proxy.flights),
+            store: proxy.records.shared(),
             cores,
             exporter,
         };

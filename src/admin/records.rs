@@ -39,7 +39,7 @@ use crate::{
     core::{
         policy::{ReplayHeaders, RouteName},
         record::RecordId,
-        transition::{Resolution, Standing},
+        transition::Resolution,
     },
     store::{Outcome, Purged, Row, StoreError},
     telemetry::metrics::SettledAs,
@@ -119,6 +119,14 @@ async fn list(state: &AdminState, query: Option<&str>) -> Answer {
 
 /// The one record of this name.
 async fn found(state: &AdminState, name: &Name) -> Result<Row, Answer> {
+    if let Some(id) = name.full() {
+        return state
+            .store
+            .row(&id)
+            .await
+            .map_err(no_answer)?
+            .ok_or_else(no_record);
+    }
     let rows = state.store.find(name.short()).await.map_err(no_answer)?;
     let mut fitting = rows.into_iter().filter(|row| name.fits(&row.id));
     the_one(fitting.next(), fitting.next()).map_err(NotOne::answer)
@@ -173,16 +181,6 @@ async fn purge(state: &AdminState, by: &By, name: &Name) -> Answer {
         }
         Err(refused) => return refused,
     };
-    if row
-        .as_ref()
-        .is_some_and(|row| row.standing == Standing::InFlight)
-    {
-        return explained(
-            StatusCode::CONFLICT,
-            "A call runs under this record: without it the next request would be executed beside that call. It ends by \
-             itself, at upstream.capture_timeout at the latest.",
-        );
-    }
     match state.store.purge(&id).await {
         Ok(Purged::Gone) => {
             tracing::info!(
@@ -197,8 +195,13 @@ async fn purge(state: &AdminState, by: &By, name: &Name) -> Answer {
             *done.status_mut() = StatusCode::NO_CONTENT;
             done
         }
+        Ok(Purged::Runs) => explained(
+            StatusCode::CONFLICT,
+            "A call runs under this record: without it the next request would be executed beside that call. It ends by \
+             itself, at upstream.capture_timeout at the latest.",
+        ),
         Ok(Purged::Absent) => no_record(),
-        Err(why) => no_answer(why),
+        Err(why) => not_known(why),
     }
 }
 
@@ -232,7 +235,7 @@ async fn resolve(state: &AdminState, by: &By, name: &Name, request: Request<Inco
                 "The outcome of this record is not unknown: there is nothing to resolve.",
             );
         }
-        Err(why) => return no_answer(why),
+        Err(why) => return not_known(why),
     };
     if route.is_some() {
         count(state, &row.route, settled);
@@ -340,9 +343,24 @@ fn no_answer(why: StoreError) -> Answer {
         ),
         StoreError::Unavailable => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "The store does not answer, or cannot read this record. Nothing was changed.",
+            "The store does not answer, or cannot read this record.",
         ),
     };
+    not_now(status, detail)
+}
+
+/// As [`no_answer`], where something was to be changed.
+fn not_known(why: StoreError) -> Answer {
+    match why {
+        StoreError::None | StoreError::Full => no_answer(why),
+        StoreError::Unavailable => not_now(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "The store does not answer, or cannot read this record. Whether it was changed is not known: look at it again.",
+        ),
+    }
+}
+
+fn not_now(status: StatusCode, detail: &str) -> Answer {
     let mut refused = explained(status, detail);
     if status == StatusCode::SERVICE_UNAVAILABLE {
         let again = HeaderValue::from_static("1");

@@ -15,6 +15,7 @@ use crate::{
         drain::Drain,
         worker::{Core, Cores},
     },
+    store::Stores,
     tasks::Tasks,
     upstream::Origin,
 };
@@ -28,6 +29,7 @@ pub(super) struct Running {
     pub(super) connections: TaskTracker,
     pub(super) executions: TaskTracker,
     pub(super) flights: Arc<Flights>,
+    pub(super) store: Arc<Stores>,
     pub(super) cores: Cores,
     pub(super) exporter: Option<Exporter>,
 }
@@ -119,9 +121,19 @@ impl Running {
             exporter.finish().await;
         }
         self.cores.end();
+        // What the last of them gave up has come to it.
+        if tokio::time::timeout(STORE_ENDS, self.store.end())
+            .await
+            .is_err()
+        {
+            tracing::warn!("the store did not finish in time");
+        }
         drained
     }
 }
 
 /// How long operators' connections may take when the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long the store may take then. A disk that hangs does not keep the process.
+const STORE_ENDS: Duration = Duration::from_secs(4);

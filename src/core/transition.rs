@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-pub use self::operator::{Resolution, Resolved, Standing, resolve, standing};
+pub use self::operator::{Purged, Resolution, Resolved, Standing, purge, resolve, standing};
 use super::{
     fingerprint::Fingerprint,
     policy::{AfterExpiry, RetentionFrom, RouteName, Terms, UnknownOutcome},

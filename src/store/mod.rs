@@ -178,6 +178,30 @@ impl Stores {
         }
     }
 
+    /// Finishes what it was asked, and lets go of what nobody holds, before the process ends. Nothing is to be asked of it any more.
+    ///
+    /// Dropping the future leaves the rest undone.
+    pub async fn end(&self) {
+        match self {
+            Self::None | Self::Memory(_) => {}
+            Self::Disk(store) => store.end().await,
+            Self::Redis(store) => store.end().await,
+        }
+    }
+
+    /// The record of this id, for operators; none if it has expired.
+    ///
+    /// # Errors
+    /// The store cannot answer, or cannot read it.
+    pub async fn row(&self, id: &RecordId) -> Result<Option<Row>, StoreError> {
+        match self {
+            Self::None => Err(StoreError::None),
+            Self::Memory(store) => Ok(store.row(id)),
+            Self::Disk(store) => Box::pin(store.row(id)).await,
+            Self::Redis(store) => Box::pin(store.row(id)).await,
+        }
+    }
+
     /// The records whose ids begin so, for operators: none, one, or two of several. One that has expired is none.
     ///
     /// # Errors
@@ -464,7 +488,8 @@ pub struct Unsettled {
     pub why: StoreError,
 }
 
-/// Why a store could not answer. Nothing was executed, nothing was changed.
+/// Why a store could not answer. Nothing was executed; but what it was asked to change may be changed all the same, where it is
+/// [`StoreError::Unavailable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There is no room for another claim.

@@ -310,12 +310,11 @@ impl Model {
 
     async fn purge(&mut self, store: &impl Subject, record: usize) -> Result<(), TestCaseError> {
         let standing = &mut self.records[record];
-        let stands = standing
+        let wanted = standing
             .as_ref()
-            .is_some_and(|record| transition::standing(record, self.now).is_some());
-        let purged = store.purge(&id(record as u64)).await;
-        prop_assert_eq!(purged == Purged::Gone, stands);
-        if stands {
+            .map_or(Purged::Absent, |record| transition::purge(record, self.now));
+        prop_assert_eq!(store.purge(&id(record as u64)).await, wanted);
+        if wanted == Purged::Gone {
             *standing = None;
             self.ledger[record] = Ledger::default();
         }

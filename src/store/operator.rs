@@ -1,5 +1,6 @@
 //! What operators ask a store for, and what they are told: records by their ids, never by their keys, and never a header or body.
 
+pub use crate::core::transition::Purged;
 use crate::core::{
     policy::RouteName,
     record::{Record, RecordId, State},
@@ -102,15 +103,6 @@ impl Query {
                 .after
                 .is_none_or(|after| row.place().order() > after.order())
     }
-}
-
-/// What came of a purge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purged {
-    /// It is gone.
-    Gone,
-    /// There was none.
-    Absent,
 }
 
 /// What came of a resolution.

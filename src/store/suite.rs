@@ -31,6 +31,8 @@ pub(super) trait Subject {
     async fn list(&self, query: &Query) -> Vec<Row>;
     /// As [`super::Stores::find`]; the store answers.
     async fn find(&self, short: ShortId) -> Vec<Row>;
+    /// As [`super::Stores::row`]; the store answers.
+    async fn row(&self, id: &RecordId) -> Option<Row>;
     /// As [`super::Stores::purge`]; the store answers.
     async fn purge(&self, id: &RecordId) -> Purged;
     /// As [`super::Stores::resolve`]; the store answers, and has room.
@@ -518,6 +520,8 @@ macro_rules! suite {
             operators_see_what_has_not_expired_the_latest_first
             a_row_says_what_there_is_to_know_and_is_found_by_its_first_digits
             a_purged_record_is_nothing_whatever_it_was
+            a_record_under_which_a_call_runs_is_not_purged
+            who_lost_the_claim_to_a_purge_settles_nothing
             a_refused_key_cannot_be_purged
             an_unknown_outcome_is_settled_by_an_operators_word
             ;

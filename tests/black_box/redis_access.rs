@@ -126,6 +126,29 @@ fn a_user_with_the_documented_rights_is_enough_and_its_password_is_never_shown()
 }
 
 #[test]
+fn what_may_not_be_published_is_not_purged() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let user = [
+        &["ACL", "SETUSER", "idem", "on"],
+        &RIGHTS[..],
+        &["-publish"],
+    ]
+    .concat();
+    assert_eq!(redis.ask(&user), "OK");
+    let url = redis.url().replace("redis://", "redis://idem:hunter2@");
+    let proxy = works(&upstream, &url, &[]);
+    let id = redis.ask(&["KEYS", "idem:*"]);
+    let id = id.rsplit(':').next().expect("a name ends with its id");
+    let purged = Request::new("DELETE", &format!("/api/v1/records/{id}")).without("Host");
+    let refused = proxy.admin(&purged.header("Host", "localhost"));
+    // Other replicas would never hear of it.
+    assert_eq!(refused.status, 503, "{refused}");
+    assert_eq!(redis.ask(&["DBSIZE"]), "1");
+    let said = || proxy.log().contains("Redis did not do what it was asked");
+    eventually(&format!("it is logged: {}", proxy.log()), said);
+}
+
+#[test]
 fn records_are_in_the_database_that_the_url_names() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
     works(&upstream, &format!("{}/3", redis.url()), &[]);

@@ -196,6 +196,22 @@ fn one_key_has_another_type_and_the_others_work() {
     executed(other.proxy.send(&request));
 }
 
+#[test]
+fn a_claim_that_came_late_does_not_outlive_the_proxy_that_asked_for_it() {
+    let redis = Redis::start();
+    let mut house = House::new(&redis.url());
+    house.recovers();
+    let request = Request::order(&key());
+    redis.freeze();
+    problem(&house.proxy.send(&request), "store-unavailable");
+    // What it was asked is done now, and nobody waits for it any more.
+    redis.thaw();
+    house.proxy.signal("TERM");
+    assert_eq!(house.proxy.exit_code(), Some(0));
+    let other = House::new(&redis.url());
+    executed(other.proxy.send(&request));
+}
+
 /// Passes bytes on; while it `breaks`, half of the next answer and then nothing.
 struct Relay {
     address: SocketAddr,

@@ -57,6 +57,27 @@ pub fn standing(record: &Record, now: Timestamp) -> Option<Standing> {
     }
 }
 
+/// What comes of a purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purged {
+    /// The record is to be removed, or is gone.
+    Gone,
+    /// A call runs under it: without it the next request would be executed beside that call. It stays.
+    Runs,
+    /// There is none.
+    Absent,
+}
+
+/// What comes of a purge of this record.
+#[must_use]
+pub fn purge(record: &Record, now: Timestamp) -> Purged {
+    match standing(record, now) {
+        None => Purged::Absent,
+        Some(Standing::InFlight) => Purged::Runs,
+        Some(Standing::Unknown | Standing::Complete | Standing::Tombstone) => Purged::Gone,
+    }
+}
+
 /// What an operator found out about an unknown outcome.
 #[derive(Clone, Debug)]
 pub enum Resolution {

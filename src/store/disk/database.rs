@@ -17,9 +17,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{
-    CachedStatement, Connection, Error, ErrorCode, OpenFlags, OptionalExtension as _, Row, params,
-};
+use rusqlite::{CachedStatement, Connection, Error, ErrorCode, OpenFlags, Row, params};
 
 use super::{
     folder::{self, FileId},
@@ -291,9 +289,7 @@ impl Database {
 
     /// The record without its answer.
     pub(super) fn find(&self, id: &RecordId) -> rusqlite::Result<Option<Kept>> {
-        self.statement("SELECT state, token, head, length(answer) FROM record WHERE id = ?1")?
-            .query_row([id.as_bytes()], kept)
-            .optional()
+        reads::head_of(&self.connection, id)
     }
 
     /// Writes the record in the place of what is there under its id. `was` is its state.

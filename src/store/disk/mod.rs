@@ -38,6 +38,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::{
     database::{Database, Open, Unusable},
@@ -70,6 +71,8 @@ pub struct DiskStore {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
     writer: Option<JoinThread>,
+    /// The writer has ended.
+    ended: CancellationToken,
     /// Given back last, when nothing writes any more.
     _folder: Folder,
     #[cfg(test)]
@@ -171,9 +174,11 @@ impl DiskStore {
         .map_err(|error| unusable(error.into()))?;
         #[cfg(test)]
         let faults = writer.faults();
+        let ended = CancellationToken::new();
         let end = AtTheEnd {
             shared: Arc::clone(&shared),
             queue: Arc::clone(&queue),
+            _ended: ended.clone().drop_guard(),
         };
         let work = move || {
             let _end = end;
@@ -194,6 +199,7 @@ impl DiskStore {
             shared,
             queue,
             writer: Some(thread),
+            ended,
             _folder: folder,
             #[cfg(test)]
             faults,
@@ -344,6 +350,12 @@ impl DiskStore {
         read.unwrap_or(Err(StoreError::Unavailable))
     }
 
+    /// As [`crate::store::Stores::end`]: what was asked is done, and the log is moved into the database.
+    pub async fn end(&self) {
+        self.queue.close();
+        self.ended.cancelled().await;
+    }
+
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
         let (reply, said) = oneshot::channel();
         self.queue.push(command(reply));
@@ -376,6 +388,7 @@ impl fmt::Debug for DiskStore {
 struct AtTheEnd {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
+    _ended: DropGuard,
 }
 
 impl Drop for AtTheEnd {

@@ -32,6 +32,21 @@ impl DiskStore {
         .await
     }
 
+    /// As [`crate::store::Stores::row`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; also if the record cannot be read.
+    pub async fn row(&self, id: &RecordId) -> Result<Option<Row>, StoreError> {
+        let id = *id;
+        self.reading(move |shared| {
+            let found = shared.with_reader(|reader| reads::head_of(reader, &id));
+            let found = found.map_err(|_| StoreError::Unavailable)?;
+            let row = |kept| shared.row(id, &kept);
+            found.map(row).transpose().map(Option::flatten)
+        })
+        .await
+    }
+
     /// As [`crate::store::Stores::find`].
     ///
     /// # Errors
@@ -41,12 +56,9 @@ impl DiskStore {
             let found =
                 shared.with_reader(|reader| reads::beginning_with(reader, short.to_bytes()));
             let found = found.map_err(|_| StoreError::Unavailable)?;
-            let now = shared.clock.now();
             let mut rows = Vec::new();
             for (id, kept) in found {
-                let record = rows::read_head(&shared.seal, &id, &kept);
-                let record = record.map_err(|why| shared.unreadable(&id, why))?;
-                rows.extend(Row::of(id, &record, now, kept.answer_bytes));
+                rows.extend(shared.row(id, &kept)?);
             }
             rows.truncate(2);
             Ok(rows)
@@ -100,6 +112,15 @@ impl DiskStore {
             answer,
         });
         self.ask(|reply| Command::Resolve(resolving, reply)).await
+    }
+}
+
+impl Shared {
+    /// The row of what was found under this id; none if it has expired.
+    fn row(&self, id: RecordId, kept: &Kept) -> Result<Option<Row>, StoreError> {
+        let record = rows::read_head(&self.seal, &id, kept);
+        let record = record.map_err(|why| self.unreadable(&id, why))?;
+        Ok(Row::of(id, &record, self.clock.now(), kept.answer_bytes))
     }
 }
 

@@ -20,6 +20,14 @@ pub(super) fn read_whole(
         .optional()
 }
 
+/// A row without its answer.
+pub(super) fn head_of(connection: &Connection, id: &RecordId) -> rusqlite::Result<Option<Kept>> {
+    connection
+        .prepare_cached("SELECT state, token, head, length(answer) FROM record WHERE id = ?1")?
+        .query_row([id.as_bytes()], kept)
+        .optional()
+}
+
 /// Calls `take` with the rows of this state that have not expired, the latest first, until it wants no more.
 pub(super) fn each_of(
     connection: &Connection,

@@ -181,6 +181,10 @@ impl Subject for Timed {
         self.store().list(query).await.expect("it answers")
     }
 
+    async fn row(&self, id: &RecordId) -> Option<Row> {
+        self.store().row(id).await.expect("it answers")
+    }
+
     async fn find(&self, short: ShortId) -> Vec<Row> {
         self.store().find(short).await.expect("it answers")
     }

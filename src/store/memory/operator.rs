@@ -38,6 +38,15 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
         rows
     }
 
+    /// As [`crate::store::Stores::row`].
+    #[must_use]
+    pub fn row(&self, id: &RecordId) -> Option<Row> {
+        self.in_shard(id, |shard, now| {
+            let (record, _) = shard.table.get(id)?;
+            Row::of(*id, record, now, bytes(record))
+        })
+    }
+
     /// As [`crate::store::Stores::find`].
     #[must_use]
     pub fn find(&self, short: ShortId) -> Vec<Row> {
@@ -57,14 +66,17 @@ impl<C: Clock, L: ShardLock> MemoryStore<C, L> {
     /// As [`crate::store::Stores::purge`].
     pub fn purge(&self, id: &RecordId) -> Purged {
         // What is taken is dropped after the shard is unlocked.
-        let taken = self.in_shard(id, |shard, now| {
-            let (there, _) = shard.table.get(id)?;
-            transition::standing(there, now)?;
-            let taken = shard.table.remove(id)?;
-            self.room.evict(taken.class, Eviction::Purged);
-            Some(taken)
+        let (purged, _taken) = self.in_shard(id, |shard, now| {
+            let there = shard.table.get(id);
+            let purged = there.map_or(Purged::Absent, |(record, _)| transition::purge(record, now));
+            let gone = purged == Purged::Gone;
+            let taken = gone.then(|| shard.table.remove(id)).flatten();
+            if let Some(taken) = &taken {
+                self.room.evict(taken.class, Eviction::Purged);
+            }
+            (purged, taken)
         });
-        taken.map_or(Purged::Absent, |_| Purged::Gone)
+        purged
     }
 
     /// As [`crate::store::Stores::resolve`]. An answer that has no room is refused, and the outcome stays unknown.

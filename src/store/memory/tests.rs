@@ -138,6 +138,10 @@ impl Subject for Timed {
         self.store.list(query)
     }
 
+    async fn row(&self, id: &RecordId) -> Option<Row> {
+        self.store.row(id)
+    }
+
     async fn find(&self, short: ShortId) -> Vec<Row> {
         self.store.find(short)
     }

@@ -52,6 +52,11 @@ impl Abandoned {
         due
     }
 
+    /// How many there are, due or not.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// Not yet: the server did not take it, or was not asked. Others come first.
     pub(super) fn again(&self, ones: impl IntoIterator<Item = One>) {
         self.0.lock().extend(ones);

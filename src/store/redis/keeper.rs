@@ -244,23 +244,45 @@ impl Keeper {
         Ok(live)
     }
 
-    /// Learns the server's time, so that the first claim is no guess.
+    /// Learns the server's time, so that the first claim is no guess; where there is no telling which keys are this node's, by TIME.
     async fn look_at_clock(&self, live: &Live) -> Result<(), Failure> {
-        let (link, node) = (&self.inner.link, &self.node);
-        let sent = node.local();
+        let sent = self.node.local();
         if let Source::Member(_) = self.source {
-            let time = cmd("TIME");
-            let (seconds, micros): (u64, u64) =
-                time.query_async(&mut live.connection.clone()).await?;
-            node.learn(sent, seconds * 1000 + micros / 1000);
-            return Ok(());
+            return self.ask_time(live).await;
         }
-        let nothing = self.inner.key(&RecordId::from_bytes([0; 32]));
-        link.run_on(node, live, &link.scripts.read, &nothing, &[], 0)
-            .await
-            .map_err(|_| Failure::Scripts)?;
-        node.believe(sent);
+        self.run_nothing(live, &RecordId::from_bytes([0; 32]))
+            .await?;
+        self.node.believe(sent);
         Ok(())
+    }
+
+    /// Learns it again: it may have been set, and a proxy that only replays runs no script that would tell.
+    async fn follow_clock(&self, live: &Live) -> Result<(), Failure> {
+        let link = &self.inner.link;
+        if link.scripts.take_server_time {
+            link.metrics.round_trip();
+            return self.ask_time(live).await;
+        }
+        match link.nothing_on(&self.node, &self.inner.prefix) {
+            Some(nothing) => self.run_nothing(live, &nothing).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn ask_time(&self, live: &Live) -> Result<(), Failure> {
+        let (sent, time) = (self.node.local(), cmd("TIME"));
+        let (seconds, micros): (u64, u64) = time.query_async(&mut live.connection.clone()).await?;
+        self.node.learn(sent, seconds * 1000 + micros / 1000);
+        Ok(())
+    }
+
+    /// Runs a script, which tells the time, on a key that is not there.
+    async fn run_nothing(&self, live: &Live, nothing: &RecordId) -> Result<(), Failure> {
+        let (link, key) = (&self.inner.link, self.inner.key(nothing));
+        link.run_on(&self.node, live, &link.scripts.read, &key, &[], 0)
+            .await
+            .map(drop)
+            .map_err(|_| Failure::Scripts)
     }
 
     /// Looks whether the server is to be trusted, and says what can be lost.
@@ -374,6 +396,7 @@ impl Keeper {
     async fn beat(&mut self, live: &Live) -> Result<(), Failure> {
         let (link, node) = (&self.inner.link, &self.node);
         let sent = node.local();
+        self.follow_clock(live).await?;
         match &self.source {
             Source::Fixed(_) => match link.ask(live, &cmd("PING")).await? {
                 Value::SimpleString(_) | Value::Okay | Value::BulkString(_) => node.believe(sent),
@@ -456,6 +479,25 @@ impl Inner {
             self.cache.written(id, None);
         }
         self.changes.wake(&id);
+    }
+
+    /// Lets go, before the end, of all that nobody holds, within this time: who asks for such a key next would wait for its lease, and be told
+    /// that its outcome is unknown.
+    pub(super) async fn let_go_at_last(&self, within: Duration) {
+        let abandoned = &self.link.abandoned;
+        let all = async {
+            while abandoned.len() > 0 {
+                self.let_go().await;
+                tokio::time::sleep(LEAST_PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(within, all).await.is_err() {
+            let claims = abandoned.len();
+            tracing::warn!(
+                claims,
+                "claims that may have been made, and under which nothing ran, could not be let go: their outcomes are unknown once their leases have run out"
+            );
+        }
     }
 
     /// Lets claims go that nobody holds: some of them, for whoever does it has other work, and the rest at the next beat.

@@ -76,7 +76,10 @@ use crate::{
 pub struct RedisStore {
     inner: Arc<Inner>,
     timeout: Duration,
-    stopped: CancellationToken,
+    /// Asks the keeper to end.
+    ending: CancellationToken,
+    /// It has.
+    ended: CancellationToken,
     keeper: Option<JoinThread>,
 }
 
@@ -161,19 +164,24 @@ impl RedisStore {
         });
         // The one cryptography of the house; where it was chosen before, that is the same.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let stopped = CancellationToken::new();
-        let (kept, wanted, until) = (Arc::clone(&inner), settings.clone(), stopped.clone());
+        let (ending, ended) = (CancellationToken::new(), CancellationToken::new());
+        let guard = ended.clone().drop_guard();
+        let (kept, wanted, until) = (Arc::clone(&inner), settings.clone(), ending.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(OpenError::System)?;
         let (tell, told) = mpsc::sync_channel(1);
-        let work = move || runtime.block_on(topology::run(kept, wanted, until, tell));
+        let work = move || {
+            let _ended = guard;
+            runtime.block_on(topology::run(kept, wanted, until, tell));
+        };
         let thread = tasks::thread("redis-store", work).map_err(OpenError::System)?;
         let store = Self {
             inner,
             timeout: settings.timeout,
-            stopped,
+            ending,
+            ended,
             keeper: Some(thread),
         };
         match told.recv() {
@@ -321,6 +329,12 @@ impl RedisStore {
         }
     }
 
+    /// As [`crate::store::Stores::end`]: claims that nobody holds are let go, or cannot be within a second or so.
+    pub async fn end(&self) {
+        self.ending.cancel();
+        self.ended.cancelled().await;
+    }
+
     /// Records that the server drops by itself need no sweeping.
     pub const fn sweep(&self) {}
 
@@ -357,9 +371,10 @@ impl RedisStore {
     }
 }
 
+/// As [`RedisStore::end`].
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        self.stopped.cancel();
+        self.ending.cancel();
         if let Some(keeper) = self.keeper.take() {
             // A keeper that panicked was reported by the panic hook.
             let _ = keeper.join();

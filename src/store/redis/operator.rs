@@ -6,9 +6,11 @@ use std::{sync::Arc, time::Duration};
 use ::redis::{RedisError, Value, cmd, pipe};
 
 use super::{
-    Inner, Kept, RedisStore,
+    Inner, Kept, RedisStore, SLACK,
     kept::{self, FIELDS, unhex},
+    link::Call,
     node::{Live, Node},
+    scripts::Script,
 };
 use crate::{
     core::{
@@ -35,14 +37,28 @@ impl RedisStore {
             }
             // Never many more than are wanted.
             if rows.len() > query.limit.saturating_mul(2) + 1000 {
-                rows.sort_by_key(|row| row.place().order());
-                rows.truncate(query.limit);
+                first_of(&mut rows, query.limit);
             }
         });
         walked(walk).await?;
-        rows.sort_by_key(|row| row.place().order());
-        rows.truncate(query.limit);
+        first_of(&mut rows, query.limit);
         Ok(rows)
+    }
+
+    /// As [`crate::store::Stores::row`]. One look, however many keys there are.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; also if the record cannot be read.
+    pub async fn row(&self, id: &RecordId) -> Result<Option<Row>, StoreError> {
+        let inner = &*self.inner;
+        let (kept, now, _) = inner.read(id).await?;
+        let Some(kept) = kept else {
+            return Ok(None);
+        };
+        let bytes = kept.answer_bytes();
+        let record = kept.head(&inner.seal, id);
+        let record = record.map_err(|why| inner.unreadable(id, why))?;
+        Ok(Row::of(*id, &record, now, bytes))
     }
 
     /// As [`crate::store::Stores::find`].
@@ -94,18 +110,53 @@ impl RedisStore {
     pub async fn purge(&self, id: &RecordId) -> Result<Purged, StoreError> {
         let inner = &*self.inner;
         let (link, key) = (&inner.link, inner.key(id));
-        let arguments: [&[u8]; 3] = [inner.channel.as_bytes(), &inner.origin, id.as_bytes()];
-        let told = link.run(&link.scripts.purge, &key, &arguments, 1).await?;
-        inner.cache.written(*id, None);
-        match told.first() {
-            Some(Value::Int(1)) => {
-                link.purged
-                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                Ok(Purged::Gone)
+        for _ in 0..super::ROUNDS {
+            // Bound to what is there now: if it comes late, it takes nothing else.
+            let Some([token, state]) = inner.seen(id).await? else {
+                return Ok(Purged::Absent);
+            };
+            let arguments: [&[u8]; 6] = [
+                &token,
+                &state,
+                inner.channel.as_bytes(),
+                &inner.origin,
+                id.as_bytes(),
+                b"",
+            ];
+            let told = self.ask_in_time(&link.scripts.purge, &key, &arguments);
+            let told = told.await?;
+            inner.cache.written(*id, None);
+            match told.first() {
+                Some(Value::Int(0)) => return Ok(Purged::Absent),
+                Some(Value::Int(1)) => {
+                    link.purged
+                        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    return Ok(Purged::Gone);
+                }
+                Some(Value::Int(2)) => return Ok(Purged::Runs),
+                // It is another one by now, or the server's clock was not known well enough: it is now.
+                Some(Value::Int(_)) => {}
+                _ => return Err(link.odd()),
             }
-            Some(Value::Int(_)) => Ok(Purged::Absent),
-            _ => Err(link.odd()),
         }
+        Err(StoreError::Unavailable)
+    }
+
+    /// Runs a script whose last argument is the time after which it does nothing: who has given it up need not fear it much longer.
+    async fn ask_in_time(
+        &self,
+        script: &Script,
+        key: &str,
+        arguments: &[&[u8]],
+    ) -> Result<Vec<Value>, StoreError> {
+        let ran = self.inner.link.run_there(Call {
+            script,
+            key,
+            arguments,
+            deadline: Some((arguments.len().saturating_sub(1), self.timeout + SLACK)),
+            at: 1,
+        });
+        ran.await.map(|(told, _)| told)
     }
 
     /// As [`crate::store::Stores::resolve`]; told to every proxy.
@@ -145,7 +196,7 @@ impl RedisStore {
                 answer = kept::write_answer(&inner.seal, id, new, said)
                     .map_err(|_| StoreError::Unavailable)?;
             }
-            let arguments: [&[u8]; 10] = [
+            let arguments: [&[u8]; 11] = [
                 &token,
                 state.as_bytes(),
                 since.as_bytes(),
@@ -156,8 +207,10 @@ impl RedisStore {
                 status.as_bytes(),
                 &head,
                 &answer,
+                b"",
             ];
-            let told = link.run(&link.scripts.resolve, &key, &arguments, 1).await?;
+            let told = self.ask_in_time(&link.scripts.resolve, &key, &arguments);
+            let told = told.await?;
             if told.first() != Some(&Value::Int(1)) {
                 continue;
             }
@@ -175,6 +228,13 @@ impl RedisStore {
     }
 }
 
+/// The first of them, in their order; a walk may meet a key twice.
+fn first_of(rows: &mut Vec<Row>, limit: usize) {
+    rows.sort_by_key(|row| row.place().order());
+    rows.dedup_by_key(|row| row.id);
+    rows.truncate(limit);
+}
+
 fn decimal(at: Timestamp) -> String {
     at.as_millis().to_string()
 }
@@ -185,6 +245,27 @@ async fn walked(walk: impl Future<Output = Result<(), StoreError>>) -> Result<()
 }
 
 impl Inner {
+    /// Token and state of what is there, readable or not; both are nothing where it is of another version, or the server does not answer.
+    /// None: there is nothing.
+    pub(super) async fn seen(&self, id: &RecordId) -> Result<Option<[Vec<u8>; 2]>, StoreError> {
+        let link = &self.link;
+        let told = match link.run(&link.scripts.read, &self.key(id), &[], 0).await {
+            Ok(told) => told,
+            Err(StoreError::Unavailable) => return Ok(Some([Vec::new(), Vec::new()])),
+            Err(why) => return Err(why),
+        };
+        let Some(Value::Array(fields)) = told.into_iter().nth(1) else {
+            return Ok(None);
+        };
+        let mut fields = fields.into_iter().map(|field| match field {
+            Value::BulkString(bytes) => bytes,
+            _ => Vec::new(),
+        });
+        // In the order of FIELDS: the version, the state, the token.
+        let (state, token) = (fields.nth(1), fields.next());
+        Ok(Some([token, state].map(Option::unwrap_or_default)))
+    }
+
     /// Shows `take` every record of this namespace whose id begins so; some may come twice. Every node that has records is
     /// walked over, one after the other; one that does not answer ends it.
     async fn walk(&self, first: &str, mut take: impl FnMut(Met)) -> Result<(), StoreError> {

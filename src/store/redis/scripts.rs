@@ -39,6 +39,8 @@ pub(super) struct Scripts {
     pub(super) read: Script,
     pub(super) purge: Script,
     pub(super) resolve: Script,
+    /// Whether the time that they take is the server's, as TIME tells it; tests may set theirs.
+    pub(super) take_server_time: bool,
 }
 
 impl Scripts {
@@ -79,6 +81,7 @@ end
             read: script(WHOLE, READ),
             purge: script(STATE, PURGE),
             resolve: script(STATE, RESOLVE),
+            take_server_time: time == SERVER_TIME,
         }
     }
 
@@ -120,7 +123,8 @@ local f = there and pcall('HMGET', key, 'v', 's', 't', 'a', 'e', 'l', 'r', 'c', 
 
 /// What time has made of the record.
 const JUDGED: &str = "local state, token = f[2], f[3]
-local known = f[1] == '1' and state and token and f[4] and f[5]
+local known = f[1] == '1' and state and token and tonumber(f[4]) and tonumber(f[5])
+  and (state ~= '0' or tonumber(f[6])) and (not f[7] or tonumber(f[7]))
 local retained, forgotten = 0, 0
 if known then
   retained = tonumber(f[5])
@@ -221,18 +225,25 @@ if not known or now >= forgotten then return {now} end
 return {now, f}
 ";
 
-/// Arguments: channel, origin, id. Answers whether there was one. What cannot be read can be purged.
-const PURGE: &str = "if known and now >= retained then return {0, now} end
-if call('DEL', key) == 0 then return {0, now} end
-pcall('PUBLISH', ARGV[1], 'p' .. ARGV[2] .. ARGV[3])
+/// Arguments: token and state of the record as it was read, or nothing where it cannot be read; channel, origin, id; the time after which it
+/// is too late. Answers: 0 nothing is there, 1 purged, 2 a call runs under it, 3 it is not that one any more, 4 too late; the time. Where nothing
+/// may be published nothing is purged: others would go on with what they have in memory.
+const PURGE: &str = "if now > tonumber(ARGV[6]) then return {4, now} end
+if known and now >= retained or call('EXISTS', key) == 0 then return {0, now} end
+if (known and token or '') ~= ARGV[1] or (known and state or '') ~= ARGV[2] then return {3, now} end
+if known and state == '0' and now < tonumber(f[6]) then return {2, now} end
+call('PUBLISH', ARGV[3], 'p' .. ARGV[4] .. ARGV[5])
+call('DEL', key)
 return {1, now}
 ";
 
 /// Arguments: token, state and `l` of the record as it was read; channel, origin, id; then the new token, status, head and answer, or
-/// nothing for a release. Answers whether the record was still that one, and the time.
+/// nothing for a release; the time after which it is too late. Answers whether the record was still that one, 4 too late; and the time.
 const RESOLVE: &str = "need_known()
+if now > tonumber(ARGV[11]) then return {4, now} end
 local lapsed = state == '1' or (state == '0' and now >= tonumber(f[6] or 0))
 if not known or now >= retained or not lapsed or token ~= ARGV[1] or state ~= ARGV[2] or f[6] ~= ARGV[3] then return {0, now} end
+call('PUBLISH', ARGV[4], 'p' .. ARGV[5] .. ARGV[6])
 if ARGV[7] == '' then
   call('DEL', key)
 else
@@ -240,6 +251,5 @@ else
   call('HDEL', key, 'l')
   lives()
 end
-pcall('PUBLISH', ARGV[4], 'p' .. ARGV[5] .. ARGV[6])
 return {1, now}
 ";

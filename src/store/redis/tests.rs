@@ -133,6 +133,10 @@ impl Subject for Timed {
         self.store.list(query).await.expect("it answers")
     }
 
+    async fn row(&self, id: &RecordId) -> Option<Row> {
+        self.store.row(id).await.expect("it answers")
+    }
+
     async fn find(&self, short: ShortId) -> Vec<Row> {
         self.store.find(short).await.expect("it answers")
     }
@@ -515,7 +519,20 @@ async fn what_cannot_be_read_is_never_taken_for_nothing() {
             server.ask(&["HSET", &key, field, &before]);
         }
     }
-    server.ask(&["HSET", &key, "v", "2"]);
-    assert_eq!(store.purge(&id(1)).await, Ok(Purged::Gone));
-    let _held = claim(&store, 1).await;
+    // Neither does it stand in the way of a purge.
+    for (n, field, value) in [
+        (1, "v", "2"),
+        (2, "s", "7"),
+        (3, "h", "x"),
+        (4, "e", "abc"),
+        (5, "s", "0"), // without the end of its lease
+        (6, "r", "x"),
+    ] {
+        if n > 1 {
+            complete(&store, claim(&store, n).await).await;
+        }
+        server.ask(&["HSET", &store.inner.key(&id(n)), field, value]);
+        assert_eq!(store.purge(&id(n)).await, Ok(Purged::Gone), "{field}");
+        let _held = claim(&store, n).await;
+    }
 }

@@ -6,7 +6,7 @@ use ::redis::RedisError;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Inner,
+    Inner, SLACK,
     cluster::Cluster,
     keeper::{First, Keeper, Source},
     node::Node,
@@ -30,17 +30,26 @@ pub(super) fn routes(servers: &RedisServers) -> Routes {
     }
 }
 
-/// Keeps all connections until it is stopped. What comes of the first try is told to `first`.
+/// Keeps all connections until it is `ending`, and nobody waits for a claim that it left. What comes of the first try is told to `first`.
 pub(super) async fn run(
     inner: Arc<Inner>,
     settings: Settings,
-    stopped: CancellationToken,
+    ending: CancellationToken,
     first: SyncSender<First>,
 ) {
-    let server = inner.server.clone();
-    if let Err(error) = keep(inner, settings, stopped, first).await {
-        tracing::error!(%server, %error, "Redis cannot be used; keyed requests get what on_store_failure says until it can");
-    }
+    let stopped = CancellationToken::new();
+    let last_words = async {
+        ending.cancelled().await;
+        inner.let_go_at_last(settings.timeout + SLACK * 4).await;
+        stopped.cancel();
+    };
+    let keep = async {
+        let (inner, settings) = (Arc::clone(&inner), settings.clone());
+        if let Err(error) = keep(inner.clone(), settings, stopped.clone(), first).await {
+            tracing::error!(server = %inner.server, %error, "Redis cannot be used; keyed requests get what on_store_failure says until it can");
+        }
+    };
+    tokio::join!(keep, last_words);
 }
 
 async fn keep(

@@ -102,6 +102,7 @@ pub(in crate::store) async fn a_row_says_what_there_is_to_know_and_is_found_by_i
     for n in 1..7 {
         let found = store.find(id(n).short()).await;
         assert_eq!(found.len(), usize::from(n < 6), "{n}");
+        assert_eq!(store.row(&id(n)).await, found.first().cloned(), "{n}");
         for row in found {
             assert_eq!((row.id, row.route), (id(n), route()));
             assert_eq!(row.lease_until.is_some(), n == 1);
@@ -119,6 +120,7 @@ pub(in crate::store) async fn a_row_says_what_there_is_to_know_and_is_found_by_i
     ];
     assert_eq!(seen, wanted);
     assert_eq!(store.find(id(77).short()).await, []);
+    assert_eq!(store.row(&id(77)).await, None);
     // Another id that begins so.
     let mut twin = *id(3).as_bytes();
     twin[31] ^= 1;
@@ -132,12 +134,7 @@ pub(in crate::store) async fn a_row_says_what_there_is_to_know_and_is_found_by_i
 
 pub(in crate::store) async fn a_purged_record_is_nothing_whatever_it_was(store: &impl Subject) {
     one_of_each(store).await;
-    let held = Request {
-        id: id(7),
-        ..ask("a", terms())
-    };
-    let late = held.claim(store).await;
-    for n in 1..8 {
+    for n in 2..7 {
         // What is looked at before is not to be remembered.
         let one = Request {
             id: id(n),
@@ -149,12 +146,33 @@ pub(in crate::store) async fn a_purged_record_is_nothing_whatever_it_was(store: 
         assert_eq!(store.purge(&id(n)).await, Purged::Absent, "{n}");
         one.meets(store, Met::Nothing).await;
     }
-    // Its holder lost it to the request that came after the purge.
+}
+
+pub(in crate::store) async fn a_record_under_which_a_call_runs_is_not_purged(store: &impl Subject) {
+    let a = ask("a", terms());
+    let claim = a.claim(store).await;
+    assert_eq!(store.purge(&id(1)).await, Purged::Runs);
+    assert_eq!(store.renew(&claim, &terms()).await, Held::Yes);
+    assert_eq!(store.purge(&id(1)).await, Purged::Runs);
+    let settled = store.settle(claim, complete("1"), &terms()).await;
+    assert!(matches!(settled, Settled::Kept(_)));
+    a.meets(store, completed("1")).await;
+    assert_eq!(store.purge(&id(1)).await, Purged::Gone);
+}
+
+pub(in crate::store) async fn who_lost_the_claim_to_a_purge_settles_nothing(store: &impl Subject) {
+    let a = ask("a", terms());
+    let late = a.claim(store).await;
+    store.pass(terms().lease).await;
+    assert_eq!(
+        store.purge(&id(1)).await,
+        Purged::Gone,
+        "its lease has run out"
+    );
     assert_eq!(store.renew(&late, &terms()).await, Held::Lost);
-    assert!(matches!(
-        store.settle(late, complete("late"), &terms()).await,
-        Settled::Lost
-    ));
+    let settled = store.settle(late, complete("late"), &terms()).await;
+    assert!(matches!(settled, Settled::Lost));
+    a.meets(store, Met::Nothing).await;
 }
 
 pub(in crate::store) async fn a_refused_key_cannot_be_purged(store: &impl Subject) {

@@ -15,20 +15,19 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// Forgets a record, readable or not.
+    /// Forgets a record, readable or not, unless a call runs under it.
     pub(super) fn purge(&mut self, id: &RecordId) -> rusqlite::Result<Result<Purged, StoreError>> {
         let Some(kept) = self.database.find(id)? else {
             return Ok(Ok(Purged::Absent));
         };
         let now = self.shared.clock.now();
-        if rows::read_head(&self.shared.seal, id, &kept)
-            .is_ok_and(|record| transition::standing(&record, now).is_none())
-        {
-            return Ok(Ok(Purged::Absent));
+        let record = rows::read_head(&self.shared.seal, id, &kept);
+        let purged = record.map_or(Purged::Gone, |record| transition::purge(&record, now));
+        if purged == Purged::Gone {
+            self.remove(id, Some(kept))?;
+            self.purged += 1;
         }
-        self.remove(id, Some(kept))?;
-        self.purged += 1;
-        Ok(Ok(Purged::Gone))
+        Ok(Ok(purged))
     }
 
     /// Settles an unknown outcome. An answer that has no room is refused, and the outcome stays unknown.
