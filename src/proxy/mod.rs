@@ -32,7 +32,7 @@ mod upgrade;
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, Method, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header::ALLOW};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use ipnet::IpNet;
@@ -434,8 +434,15 @@ impl Worker {
 
     /// Refuses what no request may be.
     fn turned_away(&self, problem: Problem) -> Course<'_> {
+        let method = matches!(problem, Problem::MethodNotAllowed);
         let refusal = (problem, Outcome::BadRequest);
-        Course::Answered(Box::new(self.error(&self.proxy.errors, &refusal, None)))
+        let mut refused = self.error(&self.proxy.errors, &refusal, None);
+        if method {
+            // RFC 9110, section 15.5.6. What of these the upstream takes is its own affair.
+            let methods = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+            refused.response.headers_mut().insert(ALLOW, methods);
+        }
+        Course::Answered(Box::new(refused))
     }
 
     /// One of the proxy's own errors, on a route.

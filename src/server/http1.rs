@@ -12,9 +12,9 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::{ext::ReasonPhrase, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
@@ -104,10 +104,11 @@ where
         let refusal = state.refusal_for(number);
         let undecided = state.asks_upgrade(number).then(|| Arc::clone(&state));
         async move {
-            let answer = match refusal {
+            let mut answer = match refusal {
                 Some(problem) => worker.refuse(problem),
                 None => worker.answer(request, peer).await,
             };
+            leave_unnamed(&mut answer);
             if let Some(state) = undecided {
                 decide(&state, answer.status());
             }
@@ -150,6 +151,14 @@ where
     }
     let guard = connection.into_parts()?.io.into_inner();
     guard.rested()
+}
+
+/// Keeps the server from making up a reason phrase for a status that has no usual one (RFC 9112, section 4: it may be empty).
+fn leave_unnamed(answer: &mut Response<AnswerBody>) {
+    if answer.status().canonical_reason().is_none() {
+        let extensions = answer.extensions_mut();
+        extensions.get_or_insert_with(|| ReasonPhrase::from_static(b""));
+    }
 }
 
 /// Says what a connection speaks behind the answer to a request for another protocol.

@@ -1,7 +1,7 @@
 //! Being a proxy: what has no key passes untouched, and hop-by-hop things end here.
 
 use crate::common::{
-    PATIENCE, Proxy, Request, Upstream, executed, key, marker, problem, replayed, reply,
+    PATIENCE, Proxy, Request, Step, Upstream, executed, key, marker, problem, replayed, reply,
 };
 
 #[test]
@@ -360,6 +360,27 @@ fn a_loop_ends_at_its_first_turn() {
 }
 
 #[test]
+fn a_reason_phrase_that_is_empty_stays_so() {
+    let upstream = Upstream::start();
+    let proxy = Proxy::start(&upstream);
+    for status in [200, 299, 599] {
+        let answer = format!("HTTP/1.1 {status} \r\nContent-Length: 0\r\n\r\n");
+        for request in [Request::get("/free"), Request::order(&key())] {
+            upstream.then(Step::bytes(&answer));
+            let seen = proxy.send(&request);
+            let start = format!("HTTP/1.1 {status} ");
+            let usual = http::StatusCode::from_u16(status)
+                .ok()
+                .and_then(|status| status.canonical_reason())
+                .unwrap_or_default();
+            // What is stored is answered with the usual phrase from the first.
+            let wanted = [start.clone(), format!("{start}{usual}")];
+            assert!(wanted.contains(&seen.head.start), "{seen}");
+        }
+    }
+}
+
+#[test]
 fn what_a_proxy_does_not_do_has_its_own_status() {
     let upstream = Upstream::start();
     let proxy = Proxy::start(&upstream);
@@ -375,6 +396,8 @@ fn what_a_proxy_does_not_do_has_its_own_status() {
         let answer = client.say(request).answer();
         assert_eq!(answer.status, status, "{answer}");
         assert_eq!(answer.one("Content-Type"), Some("application/problem+json"));
+        let allowed = answer.one("Allow").is_some_and(|all| all.contains("POST"));
+        assert_eq!(allowed, status == 405, "{answer}");
         assert!(client.is_closed(), "{status} leaves the connection open");
     }
     assert_eq!(upstream.executions(), 0);

@@ -16,7 +16,13 @@ fn the_status_comes_back() {
         upstream.then(reply(status));
         let first = executed(proxy.send(&request));
         assert_eq!(first.status, status);
-        replayed(&proxy.send(&request), &first);
+        let again = proxy.send(&request);
+        replayed(&again, &first);
+        // The usual phrase, or none where there is no usual one.
+        let phrase = http::StatusCode::from_u16(status).ok();
+        let phrase = phrase.and_then(|status| status.canonical_reason());
+        let line = format!("HTTP/1.1 {status} {}", phrase.unwrap_or_default());
+        assert_eq!(again.head.start, line);
     }
     assert_eq!(upstream.executions(), 8);
 }
