@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, header::TRAILER, request, response};
+use http::{HeaderMap, Request, Response, StatusCode, header::TRAILER, request, response};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::{
@@ -272,6 +272,7 @@ impl Call<'_> {
             leave,
             started,
         } = self;
+        let counted = Counted::from(metrics, started);
         let (answered, ()) = tokio::join!(
             biased;
             async {
@@ -280,8 +281,7 @@ impl Call<'_> {
             },
             canonicalise(fingerprint, worker, room.units())
         );
-        let class = StatusClass::from(answered.as_ref().ok().map(Response::status));
-        metrics.upstream(class, started.elapsed());
+        counted.ends(answered.as_ref().ok().map(Response::status));
         let (mut parts, body) = match answered {
             Ok(response) => response.into_parts(),
             Err(failure) => {
@@ -307,6 +307,33 @@ impl Call<'_> {
             });
         }
         read_answer(parts, body, verdict, policy, room, record).await
+    }
+}
+
+/// Counts a call, once: as one with this answer, or as one without where it is given up before.
+struct Counted<'a> {
+    metrics: &'a RouteMetrics,
+    began: Instant,
+    class: StatusClass,
+}
+
+impl<'a> Counted<'a> {
+    fn from(metrics: &'a RouteMetrics, began: Instant) -> Self {
+        Self {
+            metrics,
+            began,
+            class: StatusClass::None,
+        }
+    }
+
+    fn ends(mut self, status: Option<StatusCode>) {
+        self.class = StatusClass::from(status);
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.metrics.upstream(self.class, self.began.elapsed());
     }
 }
 

@@ -82,6 +82,20 @@ fn every_kind_of_request_is_counted_as_what_it_was() {
 }
 
 #[test]
+fn a_call_that_is_given_up_is_a_call() {
+    let upstream = Upstream::start();
+    let settings = "upstream.response_timeout = '200ms'\nupstream.capture_timeout = '400ms'";
+    let proxy = Proxy::with(&upstream, settings);
+    let gate = upstream.hold(Step::default());
+    problem(&proxy.send(&Request::order(&key())), "upstream-timeout");
+    proxy.await_metric(SETTLED, &[("as", "unknown")], 1.0);
+    let calls = "idem_proxy_upstream_duration_seconds_count";
+    proxy.await_metric(calls, &[("status_class", "none")], 1.0);
+    proxy.await_metric(calls, &[], 1.0);
+    gate.open();
+}
+
+#[test]
 fn joins_conflicts_tombstones_and_late_answers_are_told_apart() {
     let upstream = Upstream::start();
     let proxy = Proxy::with(
