@@ -32,7 +32,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::oneshot,
+    sync::{Notify, oneshot},
     time::{Instant, timeout_at},
 };
 
@@ -65,9 +65,10 @@ pub(super) struct Multiplexed {
     active: AtomicUsize,
     /// How many the upstream allows at a time, as far as is known.
     allowed: Arc<AtomicUsize>,
+    room: Arc<Notify>,
 }
 
-/// The place of one request on a connection, until it is dropped.
+/// The place of one request on a connection, until it is dropped; whoever waits for one is told then.
 #[derive(Debug)]
 pub(super) struct Stream(Arc<Multiplexed>);
 
@@ -78,6 +79,7 @@ impl Multiplexed {
         wire: Wire,
         tasks: &Tasks,
         deadline: Instant,
+        room: &Arc<Notify>,
     ) -> Result<Arc<Self>, Unreached> {
         let (greeted, greeting) = oneshot::channel();
         let io = Greeted {
@@ -97,15 +99,20 @@ impl Multiplexed {
             .await
             .map_err(Unreached::NoGreeting)?;
         let allowed = Arc::new(AtomicUsize::new(MAX_STREAMS));
-        let learned = Arc::clone(&allowed);
+        let (learned, rings) = (Arc::clone(&allowed), Arc::clone(room));
         tasks.detach(async move {
             // What went wrong on it is told to the requests that met it.
             let _ = poll_fn(|cx| {
                 let polled = Pin::new(&mut connection).poll(cx);
-                learned.store(connection.current_max_send_streams(), Ordering::Relaxed);
+                let now = connection.current_max_send_streams();
+                if learned.swap(now, Ordering::Relaxed) < now {
+                    rings.notify_waiters();
+                }
                 polled
             })
             .await;
+            // Another may be made in its place.
+            rings.notify_waiters();
         });
         match timeout_at(deadline, greeting).await {
             Ok(Ok(Ok(()))) => {}
@@ -118,6 +125,7 @@ impl Multiplexed {
             sender,
             active: AtomicUsize::new(0),
             allowed,
+            room: Arc::clone(room),
         }))
     }
 
@@ -136,7 +144,8 @@ impl Multiplexed {
         self.active() < self.allowed.load(Ordering::Relaxed).min(MAX_STREAMS)
     }
 
-    /// A place on it; beyond its room the request waits for its turn.
+    /// A place on it, which there has to be: what is given to hyper beyond that waits there, out of our hands, and goes out in its turn even if
+    /// nobody wants it any more.
     pub(super) fn take(self: &Arc<Self>) -> Stream {
         self.active.fetch_add(1, Ordering::Relaxed);
         Stream(Arc::clone(self))
@@ -146,6 +155,7 @@ impl Multiplexed {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.0.active.fetch_sub(1, Ordering::Relaxed);
+        self.0.room.notify_one();
     }
 }
 

@@ -21,7 +21,10 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 pub use self::call::Call;
 pub(crate) use self::call::take_request;
@@ -52,6 +55,8 @@ struct Inner {
     idle: Mutex<Vec<Idle>>,
     /// HTTP/2 connections that take requests.
     multiplexed: Mutex<Vec<Kept>>,
+    /// Tells those who wait for a place on one of them that there may be one.
+    room: Arc<Notify>,
     /// Held while an HTTP/2 connection is made: whoever wants one too waits for it instead of making another.
     opening: tokio::sync::Mutex<()>,
     /// Whether HTTP/2 may be spoken: it is configured, or was chosen last, or nobody has asked yet.
@@ -83,6 +88,17 @@ enum Line {
     Http2(Stream, Used),
 }
 
+/// Whether there is room for a request on HTTP/2 connections.
+#[derive(Debug)]
+enum Room {
+    /// On this one.
+    Here(Stream),
+    /// On one more, which may be made.
+    ForAnother,
+    /// When a request ends, a connection does, or an upstream allows more.
+    None,
+}
+
 fn is_over(ends: Option<Instant>, now: Instant) -> bool {
     ends.is_some_and(|ends| ends <= now)
 }
@@ -100,6 +116,7 @@ impl Pool {
             origin,
             idle: Mutex::default(),
             multiplexed: Mutex::default(),
+            room: Arc::default(),
             opening: tokio::sync::Mutex::default(),
             may_speak_http2: AtomicBool::new(may_speak_http2),
             tasks,
@@ -186,10 +203,9 @@ impl Pool {
         mut request: Request<OutgoingBody>,
         leave: Option<Leave>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
-        let deadline = Instant::now() + self.upstream().connect_timeout;
         let mut tries = 0;
         loop {
-            let (stream, used) = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
+            let (stream, used) = match self.line().await.map_err(SendFailure::NotSent)? {
                 Line::Http1(connection) => {
                     still(leave.as_ref())?;
                     to_http1(&mut request);
@@ -237,8 +253,7 @@ impl Pool {
         why: NotSent,
         leave: Option<Leave>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
-        let deadline = Instant::now() + self.upstream().connect_timeout;
-        let mut fresh = match self.line(deadline).await.map_err(SendFailure::NotSent)? {
+        let mut fresh = match self.line().await.map_err(SendFailure::NotSent)? {
             Line::Http1(fresh) => fresh,
             // Its head is written for HTTP/1.
             Line::Http2(..) => return Err(SendFailure::NotSent(why)),
@@ -349,52 +364,70 @@ impl Pool {
         self.0.may_speak_http2.load(Ordering::Relaxed)
     }
 
-    /// What a request can be sent on: a place on a connection that stands, or a fresh connection.
-    async fn line(&self, deadline: Instant) -> Result<Line, NotSent> {
+    /// What a request can be sent on: a place on a connection that stands, or a fresh connection, which has its `connect_timeout`. For a
+    /// place it is waited as long as the caller wants to wait.
+    async fn line(&self) -> Result<Line, NotSent> {
+        let deadline = || Instant::now() + self.upstream().connect_timeout;
         if !self.may_speak_http2() {
-            return self.open(deadline).await;
+            return self.open(deadline()).await;
         }
-        if let Some(stream) = self.take_stream() {
-            return Ok(Line::Http2(stream, Used::Before));
+        loop {
+            if let Some(stream) = self.place().await {
+                return Ok(Line::Http2(stream, Used::Before));
+            }
+            let deadline = deadline();
+            let Ok(opening) = timeout_at(deadline, self.0.opening.lock()).await else {
+                // Whoever made it is about to say the same.
+                return Err(NotSent::connect(Unreached::Timeout));
+            };
+            if !self.may_speak_http2() {
+                drop(opening);
+                return self.open(deadline).await;
+            }
+            // Somebody else may have made one meanwhile.
+            match self.take_stream() {
+                Room::Here(stream) => return Ok(Line::Http2(stream, Used::Before)),
+                Room::ForAnother => return self.open(deadline).await,
+                Room::None => {}
+            }
         }
-        let Ok(opening) = timeout_at(deadline, self.0.opening.lock()).await else {
-            // Whoever made it is about to say the same.
-            return Err(NotSent::connect(Unreached::Timeout));
-        };
-        if !self.may_speak_http2() {
-            drop(opening);
-            return self.open(deadline).await;
-        }
-        // Somebody else may have made one meanwhile.
-        if let Some(stream) = self.take_stream() {
-            return Ok(Line::Http2(stream, Used::Before));
-        }
-        self.open(deadline).await
     }
 
-    /// A place on a connection that has room; where there can be no further connection, a place in the shortest queue.
-    fn take_stream(&self) -> Option<Stream> {
+    /// A place on a connection that stands, once there is one; `None`: a further connection may be made.
+    async fn place(&self) -> Option<Stream> {
+        loop {
+            // Made before it is looked: no word after that is missed.
+            let freed = self.0.room.notified();
+            match self.take_stream() {
+                Room::Here(stream) => return Some(stream),
+                Room::ForAnother => return None,
+                Room::None => freed.await,
+            }
+        }
+    }
+
+    fn take_stream(&self) -> Room {
         let now = Instant::now();
         let mut all = self.0.multiplexed.lock();
         // Those that are too old go on with what is on them, and close behind it.
         all.retain(|kept| kept.is_good(now));
-        let place = match all.iter().position(|kept| kept.connection.has_room()) {
-            None if all.len() < MAX_CONNECTIONS => None,
-            None => (0..all.len()).min_by_key(|place| {
-                all.get(*place)
-                    .map_or(usize::MAX, |kept| kept.connection.active())
-            }),
-            place => place,
-        };
-        let kept = all.get_mut(place?)?;
-        kept.used = now;
-        Some(kept.connection.take())
+        let room_for_another = all.len() < MAX_CONNECTIONS;
+        match all.iter_mut().find(|kept| kept.connection.has_room()) {
+            Some(kept) => {
+                kept.used = now;
+                Room::Here(kept.connection.take())
+            }
+            None if room_for_another => Room::ForAnother,
+            None => Room::None,
+        }
     }
 
     /// No further request gets this connection.
     fn forget(&self, connection: &Arc<Multiplexed>) {
         let mut all = self.0.multiplexed.lock();
         all.retain(|kept| !Arc::ptr_eq(&kept.connection, connection));
+        drop(all);
+        self.0.room.notify_waiters();
     }
 
     // --- fresh connections ---
@@ -424,13 +457,15 @@ impl Pool {
             .may_speak_http2
             .store(speaks == Speaks::Http2, Ordering::Relaxed);
         if speaks == Speaks::Http2 {
-            let connection = Multiplexed::open(wire, &inner.tasks, deadline).await?;
+            let room = &inner.room;
+            let connection = Multiplexed::open(wire, &inner.tasks, deadline, room).await?;
             let stream = connection.take();
             inner.multiplexed.lock().push(Kept {
                 connection,
                 ends,
                 used: Instant::now(),
             });
+            room.notify_waiters();
             return Ok(Line::Http2(stream, Used::Never));
         }
         Ok(Line::Http1(Box::new(Connection::new(wire, ends))))

@@ -415,6 +415,34 @@ fn an_upstream_that_allows_few_streams_is_not_given_more_and_serves_all() {
 }
 
 #[test]
+fn a_request_that_was_given_up_while_it_waited_for_its_turn_is_never_sent() {
+    let origin = Origin::with(None, Some(1));
+    let proxy =
+        origin.proxy("upstream.response_timeout = '300ms'\nupstream.capture_timeout = '600ms'");
+    executed(proxy.send(&order("do")));
+    // As many streams as all connections take, which nobody reads.
+    let endless: Vec<Client> = (0..4)
+        .map(|_| proxy.begin(&Request::get("/flood")))
+        .collect();
+    eventually("all have come", || origin.seen("/flood").len() == 4);
+    for request in [order("do"), Request::write("POST", "/free/do")] {
+        assert_eq!(proxy.send(&request).status, 504);
+    }
+    proxy.await_metric("idem_proxy_in_flight", &[], 0.0);
+    for client in endless {
+        client.reset();
+    }
+    eventually("there is room again", || origin.state().resets.len() == 4);
+    // Who waits now has its turn.
+    let waiting: Vec<Client> = (0..3).map(|_| proxy.begin(&order("do"))).collect();
+    for mut client in waiting {
+        executed(client.answer());
+    }
+    let seen = [origin.seen("/orders/do"), origin.seen("/free/do")];
+    assert_eq!(seen.map(|seen| seen.len()), [4, 0]);
+}
+
+#[test]
 fn an_answer_that_nobody_reads_holds_up_no_other() {
     let origin = Origin::start();
     let proxy = origin.proxy("");
