@@ -237,6 +237,12 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
 
 fn prepared(stream: TcpStream) -> io::Result<Stream> {
+    if let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
+        && own == peer
+    {
+        // Where nobody listens on a port that the system gives to connections, one may be made to itself (RFC 9293, section 3.5).
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     let probes = TcpKeepalive::new()
         .with_time(PROBE_AFTER)
         .with_interval(PROBE_EVERY)

@@ -100,6 +100,8 @@ impl Multiplexed {
             .map_err(Unreached::NoGreeting)?;
         let allowed = Arc::new(AtomicUsize::new(MAX_STREAMS));
         let (learned, rings) = (Arc::clone(&allowed), Arc::clone(room));
+        let (tell, begun) = oneshot::channel();
+        let mut first = Some((greeting, tell));
         tasks.detach(async move {
             // What went wrong on it is told to the requests that met it.
             let _ = poll_fn(|cx| {
@@ -108,13 +110,21 @@ impl Multiplexed {
                 if learned.swap(now, Ordering::Relaxed) < now {
                     rings.notify_waiters();
                 }
+                // Told from here: what the upstream's first word allows is known by then.
+                if let Some((greeting, _)) = &mut first
+                    && let Poll::Ready(said) = Pin::new(greeting).poll(cx)
+                    && let (Some((_, tell)), Ok(said)) = (first.take(), said)
+                {
+                    // Whoever has stopped waiting needs no word.
+                    let _ = tell.send(said);
+                }
                 polled
             })
             .await;
             // Another may be made in its place.
             rings.notify_waiters();
         });
-        match timeout_at(deadline, greeting).await {
+        match timeout_at(deadline, begun).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => return Err(Unreached::Greeting(error)),
             // The connection's task is gone with its stream.

@@ -185,8 +185,9 @@ impl Pool {
         if !self.may_speak_http2()
             && let Some(connection) = self.take_idle(now)
         {
-            let exchange = self.exchange(connection, (head, body), added.as_ref(), Used::Before);
-            return Call(Way::Standing(exchange, leave));
+            let request = (head, body);
+            let exchange = self.exchange(connection, request, added.as_ref(), Used::Before, leave);
+            return Call(Way::Standing(exchange));
         }
         if let Some(added) = added {
             added.insert_into(&mut head.headers);
@@ -207,9 +208,10 @@ impl Pool {
         loop {
             let (stream, used) = match self.line().await.map_err(SendFailure::NotSent)? {
                 Line::Http1(connection) => {
-                    still(leave.as_ref())?;
                     to_http1(&mut request);
-                    return self.exchange_on_a_fresh_one(connection, request).await;
+                    return self
+                        .exchange_on_a_fresh_one(connection, request, leave)
+                        .await;
                 }
                 Line::Http2(stream, used) => (stream, used),
             };
@@ -237,12 +239,13 @@ impl Pool {
         &self,
         mut connection: Box<Connection>,
         request: Request<OutgoingBody>,
+        leave: Option<Leave>,
     ) -> Result<Response<UpstreamBody>, SendFailure> {
         if let Some(unasked) = connection.unasked() {
             return Err(SendFailure::NotSent(NotSent::unused(unasked)));
         }
         let (mut head, body) = request.into_parts();
-        self.exchange(connection, (&mut head, body), None, Used::Never)
+        self.exchange(connection, (&mut head, body), None, Used::Never, leave)
             .await
     }
 
@@ -261,12 +264,12 @@ impl Pool {
         if let Some(unasked) = fresh.unasked() {
             return Err(SendFailure::NotSent(NotSent::unused(unasked)));
         }
-        still(leave.as_ref())?;
         fresh.takes_over(*untouched);
         let on = Some((fresh, self.clone()));
         Exchange {
             on,
             used: Used::Never,
+            leave,
         }
         .await
     }
@@ -277,11 +280,13 @@ impl Pool {
         (head, body): (&mut request::Parts, OutgoingBody),
         added: Option<&Added<'_>>,
         used: Used,
+        leave: Option<Leave>,
     ) -> Exchange {
         connection.begin(head, body, added);
         Exchange {
             on: Some((connection, self.clone())),
             used,
+            leave,
         }
     }
 

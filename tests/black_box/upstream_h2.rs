@@ -417,8 +417,7 @@ fn an_upstream_that_allows_few_streams_is_not_given_more_and_serves_all() {
 #[test]
 fn a_request_that_was_given_up_while_it_waited_for_its_turn_is_never_sent() {
     let origin = Origin::with(None, Some(1));
-    let proxy =
-        origin.proxy("upstream.response_timeout = '300ms'\nupstream.capture_timeout = '600ms'");
+    let proxy = origin.proxy("upstream.response_timeout = '1s'\nupstream.capture_timeout = '2s'");
     executed(proxy.send(&order("do")));
     // As many streams as all connections take, which nobody reads.
     let endless: Vec<Client> = (0..4)

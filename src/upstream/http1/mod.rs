@@ -275,9 +275,9 @@ impl Connection {
         }
     }
 
-    /// Whether nothing of the request was tried to be written yet.
-    pub(super) const fn waits_for_its_turn(&self) -> bool {
-        matches!(self.sending, Sending::Begun | Sending::Due)
+    /// Whether nothing of the request was taken yet, by a socket or by TLS: it waits for its turn, or for room.
+    pub(super) const fn is_untouched(&self) -> bool {
+        self.written == 0
     }
 
     /// Whether the request has gone out whole, or goes nowhere any more and has been read to its end.

@@ -21,8 +21,8 @@ use crate::upstream::{
 pub struct Call(pub(super) Way);
 
 pub(super) enum Way {
-    /// On an HTTP/1 connection that stood; with the leave for trying it on another, where it needs one.
-    Standing(Exchange, Option<Leave>),
+    /// On an HTTP/1 connection that stood.
+    Standing(Exchange),
     /// Making a connection is rare and its future large; boxed, it costs the others nothing.
     Any(Pin<Box<dyn Future<Output = Result<Response<UpstreamBody>, SendFailure>> + Send>>),
 }
@@ -31,16 +31,13 @@ impl Future for Call {
     type Output = Result<Response<UpstreamBody>, SendFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Way::Standing(exchange, leave) = &mut self.0 {
-            if exchange.waits_for_its_turn() {
-                still(leave.as_ref())?;
-            }
+        if let Way::Standing(exchange) = &mut self.0 {
             match (
                 ready!(Pin::new(&mut *exchange).poll(cx)),
                 exchange.on.take(),
             ) {
                 (Err(SendFailure::NotSent(why)), Some((untouched, pool))) => {
-                    let leave = leave.take();
+                    let leave = exchange.leave.take();
                     self.0 = Way::Any(Box::pin(async move {
                         pool.exchange_again(untouched, why, leave).await
                     }));
@@ -71,13 +68,8 @@ pub(super) struct Exchange {
     /// Until the head has come; and where nothing of the request was taken, which is then still here.
     pub(super) on: Option<(Box<Connection>, Pool)>,
     pub(super) used: Used,
-}
-
-impl Exchange {
-    fn waits_for_its_turn(&self) -> bool {
-        let on = self.on.as_ref();
-        on.is_some_and(|(connection, _)| connection.waits_for_its_turn())
-    }
+    /// Where it may be begun only for so long.
+    pub(super) leave: Option<Leave>,
 }
 
 impl Future for Exchange {
@@ -85,8 +77,17 @@ impl Future for Exchange {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let used = self.used;
-        let head = match &mut self.on {
-            Some((connection, _)) => ready!(connection.poll_head(cx)),
+        let Self { on, leave, .. } = &mut *self;
+        let head = match on {
+            Some((connection, _)) => {
+                if connection.is_untouched()
+                    && let Err(over) = still(leave.as_ref())
+                {
+                    *on = None; // nor is it to be tried on another
+                    return Poll::Ready(Err(over));
+                }
+                ready!(connection.poll_head(cx))
+            }
             None => return Poll::Pending, // it has completed, and is not polled any more
         };
         let on = self.on.take();

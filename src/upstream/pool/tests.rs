@@ -443,6 +443,7 @@ async fn a_first_write_that_fails_whole_proves_that_nothing_was_sent() {
         (&mut head, body),
         None,
         Used::Before,
+        None,
     );
     gate.wait();
     told.recv_timeout(Duration::from_secs(30)).unwrap();
