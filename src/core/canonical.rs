@@ -14,6 +14,6 @@ mod place;
 mod wanted;
 
 pub use form::{form, query, values, without_pairs};
-pub use json::{is_json, json};
+pub use json::{is_json, is_well_formed, json};
 pub use multipart::{boundary, multipart};
-pub use place::{value_at, without_value};
+pub use place::{is_ambiguous, value_at, without_value};

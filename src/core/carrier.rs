@@ -92,6 +92,8 @@ impl KeyPlace {
 /// A whole body as keys are read from it.
 pub struct Document {
     kind: BodyKind,
+    /// JSON in which a name may stand twice in an object.
+    repeats: bool,
     body: Bytes,
 }
 
@@ -99,11 +101,17 @@ impl Document {
     /// Reads a body of this kind. Time is linear in its length, whatever it is.
     #[must_use]
     pub fn new(kind: BodyKind, body: Bytes) -> Self {
-        let kind = match kind {
-            BodyKind::Json if !canonical::is_json(&body) => BodyKind::Opaque,
-            kind => kind,
+        let (kind, repeats) = match kind {
+            BodyKind::Json if canonical::is_json(&body) => (kind, false),
+            BodyKind::Json if canonical::is_well_formed(&body) => (kind, true),
+            BodyKind::Json => (BodyKind::Opaque, false),
+            BodyKind::Form | BodyKind::Opaque => (kind, false),
         };
-        Self { kind, body }
+        Self {
+            kind,
+            repeats,
+            body,
+        }
     }
 
     /// The value of the form's field of this name.
@@ -120,10 +128,13 @@ impl Document {
     /// The text of the JSON string that the pointer leads to; `null` is none.
     ///
     /// # Errors
-    /// It leads to another value.
+    /// It leads to another value, or to several members of one name.
     pub fn string(&self, pointer: &JsonPointer) -> Result<Option<String>, KeyFault> {
         if self.kind != BodyKind::Json {
             return Ok(None);
+        }
+        if self.repeats && canonical::is_ambiguous(&self.body, pointer) {
+            return Err(KeyFault::Repeated);
         }
         match canonical::value_at(&self.body, pointer) {
             None | Some(b"null") => Ok(None),

@@ -91,7 +91,8 @@ fn places_are_read_as_it_says() {
         ("", "", r#"{"meta":{"token":"k"}}"#, Some(true)),
         ("", "", r#"{"meta":{"token":null}}"#, Some(false)),
         ("", "", r#"{"meta":{"token":1}}"#, None),
-        ("", "", r#"{"meta":{"token":"k"},"a":1,"a":1}"#, Some(false)),
+        ("", "", r#"{"meta":{"token":"k"},"a":1,"a":1}"#, Some(true)),
+        ("", "", r#"{"meta":{"token":"k"},"meta":{}}"#, None),
         ("", "", "{", Some(false)),
         ("token=k", "", r#"{"meta":{"token":1}}"#, Some(true)),
     ] {

@@ -53,6 +53,12 @@ pub fn is_json(body: &[u8]) -> bool {
     Scanner::new(body, 0).document(Wanted::Nothing).is_some() && is_text(body)
 }
 
+/// Whether this is JSON (RFC 8259), however deep and whatever its objects have twice.
+#[must_use]
+pub fn is_well_formed(body: &[u8]) -> bool {
+    serde_json::from_slice::<&serde_json::value::RawValue>(body).is_ok()
+}
+
 /// Asked last: what is no JSON has most often shown that in its first bytes, where all of a body is read for this.
 fn is_text(body: &[u8]) -> bool {
     std::str::from_utf8(body).is_ok()

@@ -27,6 +27,33 @@ pub fn without_value(document: &[u8], pointer: &JsonPointer) -> Option<Vec<u8>> 
     Some([before, instead, after].concat())
 }
 
+/// Whether a name on the way to where `pointer` leads is that of several members of its object: nobody can tell which one is meant.
+#[must_use]
+pub fn is_ambiguous(document: &[u8], pointer: &JsonPointer) -> bool {
+    let mut reader = Reader {
+        text: document,
+        at: 0,
+    };
+    reader.white();
+    for token in pointer.tokens() {
+        let found = match reader.peek() {
+            Some(b'{') => reader.member(token),
+            Some(b'[') => reader.element(token),
+            _ => None,
+        };
+        let Some(found) = found else { return false };
+        if matches!(found.inside, Inside::Object { .. }) {
+            reader.at = found.value.end;
+            reader.white();
+            if reader.is_followed_by(token) {
+                return true;
+            }
+        }
+        reader.at = found.value.start;
+    }
+    false
+}
+
 /// Where a value stands in its document.
 struct Place {
     value: Range<usize>,
@@ -119,6 +146,24 @@ impl Reader<'_> {
             }
             comma = Some(end);
         }
+    }
+
+    /// Behind a member, whether there is one of this name.
+    fn is_followed_by(&mut self, name: &str) -> bool {
+        while self.pass(b',').is_some() {
+            let Some(own) = self.string() else {
+                return false;
+            };
+            if self.text.get(own).is_some_and(|own| is_text(own, name)) {
+                return true;
+            }
+            self.white();
+            if self.pass(b':').is_none() || self.value().is_none() {
+                return false;
+            }
+            self.white();
+        }
+        false
     }
 
     /// From the opening bracket on, the element that the token numbers.
