@@ -14,7 +14,10 @@ use super::{
 };
 use crate::core::{
     path::{Segment, Template},
-    policy::{CallerPart, Identity, KeyRule, OnStoreFailure, Policy, RetentionFrom, RouteName},
+    policy::{
+        CallerPart, Identity, KeyRule, OnStoreFailure, Policy, RetentionFrom, RouteName,
+        UnknownOutcome,
+    },
 };
 
 /// What routes are read over.
@@ -221,12 +224,11 @@ pub(super) fn warn(report: &Report, config: &Config) {
         let capture = upstreams
             .get(route.upstream)
             .map(|upstream| upstream.capture_timeout);
-        if policy.terms.retention_from == RetentionFrom::Start
-            && capture > Some(policy.terms.retention)
+        if capture > Some(policy.terms.retention)
+            && let Some(lost) = lost(policy)
         {
             report.warn(format!(
-                "route {name}: retention, counted from the start, is shorter than the upstream's capture_timeout: \
-                 a record may end before its answer comes"
+                "route {name}: retention, counted from the start, is shorter than the upstream's capture_timeout: {lost}"
             ));
         }
         if policy.max_request_body > server.max_buffered_bytes {
@@ -289,6 +291,20 @@ pub(super) fn warn(report: &Report, config: &Config) {
             &|part| *part == CallerPart::PeerIp,
             "\"peer-ip\" without server.trusted_proxies is the TCP peer: behind a load balancer all clients are one caller",
         );
+    }
+}
+
+/// What is lost by a retention that is shorter than the upstream's `capture_timeout`. An unknown outcome is kept from the start of its call,
+/// whatever an answer's retention counts from.
+fn lost(policy: &Policy) -> Option<&'static str> {
+    match (policy.terms.retention_from, policy.terms.unknown) {
+        (RetentionFrom::Start, _) => Some("a record may end before its answer comes"),
+        (RetentionFrom::Completion, UnknownOutcome::HoldForever | UnknownOutcome::HoldFor(_)) => {
+            Some(
+                "an outcome that is unknown may be forgotten at once, and a retry then executes again",
+            )
+        }
+        (RetentionFrom::Completion, UnknownOutcome::Release) => None,
     }
 }
 

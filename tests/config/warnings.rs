@@ -16,6 +16,11 @@ fn what_is_valid_and_dangerous_is_said() {
         &loaded(&short).warnings.join("\n"),
         &["route orders", "retention", "capture_timeout"],
     );
+    let brief = format!("[policy]\nretention = \"1m\"\n{ROUTE}");
+    assert_says(
+        &loaded(&brief).warnings.join("\n"),
+        &["route orders", "retention", "unknown may be forgotten"],
+    );
     let large = format!("[policy]\nmax_request_body = \"1GiB\"\n{ROUTE}");
     assert_says(
         &loaded(&large).warnings.join("\n"),
