@@ -237,6 +237,7 @@ impl Execution {
             taken: self.taken,
             seat: self.seat,
             permit: self.permit,
+            room: self.room,
         };
         match called {
             Called::Whole(whole) => finish.whole(self.claim, &method, whole).await,

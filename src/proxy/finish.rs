@@ -67,6 +67,8 @@ pub(super) struct Finish<'a> {
     pub(super) seat: Seat,
     /// Its place among the executions, which it has to its end.
     pub(super) permit: Permit,
+    /// What it holds of `max_buffered_bytes`.
+    pub(super) room: Permit,
 }
 
 impl Finish<'_> {
@@ -83,7 +85,8 @@ impl Finish<'_> {
             late: false, // there is no answer that could be
             ..self.settling
         };
-        settling.settle(claim, failure.settlement()).await;
+        let held = (self.permit, self.room);
+        settling.settle(claim, failure.settlement(), held).await;
         self.seat.land(Landing::Failed(joined));
         // Whoever is gone needs no answer.
         let _ = self.first.send(First::Failed(problem));
@@ -129,7 +132,8 @@ impl Finish<'_> {
             Verdict::Release => Settlement::Release,
             Verdict::Unknown => Settlement::Unknown,
         };
-        let settled = self.settling.settle(claim, settlement).await;
+        let held = (self.permit, self.room);
+        let settled = self.settling.settle(claim, settlement, held).await;
         let (landing, outcome) = match settled {
             Some(Settled::Kept(record))
                 if matches!(record.state, State::Complete(_) | State::Tombstone { .. }) =>
@@ -177,7 +181,7 @@ impl Finish<'_> {
             },
             Verdict::Release | Verdict::Unknown => Settlement::Unknown,
         };
-        let (landing, outcome) = match self.settling.settle(claim, settlement).await {
+        let (landing, outcome) = match self.settling.settle(claim, settlement, self.room).await {
             Some(Settled::Kept(record)) if matches!(record.state, State::Tombstone { .. }) => {
                 mark(response.headers_mut(), policy, policy.marker.miss.as_ref());
                 expires(response.headers_mut(), policy, record.expires_at);
@@ -210,7 +214,8 @@ impl Finish<'_> {
             first,
             seat,
             taken: _,
-            permit: _permit,
+            permit,
+            room,
         } = self;
         let _running = settling.runs_until(deadline);
         seat.land(Landing::TooLarge);
@@ -234,7 +239,7 @@ impl Finish<'_> {
             Some(Passed::Whole) => Settlement::Release,
             Some(Passed::BrokenOff) | None => Settlement::Unknown,
         };
-        settling.settle(claim, settlement).await;
+        settling.settle(claim, settlement, (permit, room)).await;
     }
 }
 

@@ -36,8 +36,13 @@ pub(super) struct Settling<'a> {
 
 impl Settling<'_> {
     /// Settles the record; counted by what it became. `None`: the store would not take it now; it is asked again behind the
-    /// answer, for as long as the claim holds.
-    pub(super) async fn settle(&self, claim: Claim, settlement: Settlement) -> Option<Settled> {
+    /// answer, for as long as the claim holds, and what it holds of the limits is held until then.
+    pub(super) async fn settle(
+        &self,
+        claim: Claim,
+        settlement: Settlement,
+        held: impl Send + 'static,
+    ) -> Option<Settled> {
         let terms = self.policy.terms;
         let begun = self.traced.map(|_| Instant::now());
         let records = &self.worker.proxy.records;
@@ -61,7 +66,10 @@ impl Settling<'_> {
                 let entered = self.enter(self.settled(&unsettled.settlement));
                 let (worker, metrics) = (Arc::clone(self.worker), self.metrics.clone());
                 let again = settle_again(worker, metrics, unsettled, terms, self.late, entered);
-                self.worker.executions.spawn(again);
+                self.worker.executions.spawn(async move {
+                    again.await;
+                    drop(held);
+                });
                 None
             }
         }
