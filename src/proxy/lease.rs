@@ -40,7 +40,13 @@ impl Lease<'_> {
             // What renews it is rare; boxed, it makes no execution larger.
             match Box::pin(self.renew(deadline, work.as_mut())).await? {
                 Renewal::Held => {}
-                Renewal::Lost => return timers.within(deadline, work).await,
+                Renewal::Lost => {
+                    if let Some(leave) = self.leave {
+                        // What is not begun yet is somebody else's to do.
+                        leave.end();
+                    }
+                    return timers.within(deadline, work).await;
+                }
                 Renewal::NotNeeded(output) => return Some(output),
             }
         }

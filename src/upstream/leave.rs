@@ -46,6 +46,11 @@ impl Leave {
         self.0.fetch_max(asked.after(span), Relaxed);
     }
 
+    /// It is over, and is not to be asked for again.
+    pub fn end(&self) {
+        self.0.store(0, Relaxed);
+    }
+
     /// Whether a request that needs it may no longer be begun.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -69,5 +74,7 @@ mod tests {
         let over = Leave::new(asked, Duration::ZERO);
         over.extend(Moment::now(), Duration::from_mins(1));
         assert!(!over.clone().is_over(), "it was given again");
+        over.end();
+        assert!(over.is_over(), "it was taken back");
     }
 }

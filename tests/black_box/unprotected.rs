@@ -2,7 +2,7 @@
 
 use crate::common::{
     Gate, Proxy, Redis, Request, Step, Upstream, eventually, executed, key, marker, problem,
-    replayed, reply, unprotected,
+    replayed, reply, sleep_ms, unprotected,
 };
 
 fn settings(redis: &Redis, more: &str) -> String {
@@ -113,6 +113,28 @@ fn who_joined_a_call_elsewhere_never_runs_when_the_store_fails_meanwhile() {
 }
 
 #[test]
+fn who_comes_while_others_wait_for_a_call_elsewhere_never_runs_either() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let more = "policy.wait_timeout = '5s'";
+    let [one, other] = [(); 2].map(|()| Proxy::with(&upstream, &settings(&redis, more)));
+    let (request, gate) = (Request::order(&key()), Gate::new());
+    upstream.then(Step::from(reply(201)).behind(&gate));
+    let mut leader = one.begin(&request);
+    gate.arrived();
+    let mut joiner = other.begin(&request);
+    other.await_metric("idem_proxy_waiters", &[], 1.0);
+    redis.freeze();
+    // So long that nothing which the store has said is believed any more.
+    sleep_ms(3500);
+    problem(&other.send(&request), "in-flight");
+    problem(&joiner.answer(), "in-flight");
+    gate.open();
+    assert_eq!(leader.answer().status, 201);
+    assert_eq!(upstream.executions(), 1);
+    redis.thaw();
+}
+
+#[test]
 fn a_store_that_some_route_needs_makes_the_proxy_not_ready_and_bypasses_on_the_other() {
     let (upstream, mut redis) = (Upstream::start(), Redis::start());
     let route = |name: &str, path: &str, more: &str| {
@@ -159,6 +181,11 @@ fn a_retry_is_answered_by_what_this_proxy_could_not_save_yet() {
     }
     let other = request.clone().body("{\"n\": 2}");
     problem(&proxy.send(&other), "key-reused");
+    // What is still to be saved is held, and counts.
+    let limited = |name, level| {
+        proxy.await_metric("idem_proxy_limit_level", &[("limit", name)], level);
+    };
+    limited("max_executions", 1.0);
     // Of another key nothing is known here.
     let unknown = proxy.send(&Request::order(&key()));
     assert_eq!(marker(&unknown), Some("bypass"));
@@ -166,6 +193,7 @@ fn a_retry_is_answered_by_what_this_proxy_could_not_save_yet() {
     redis.thaw();
     let settled = "idem_proxy_records_settled_total";
     proxy.await_metric(settled, &[("as", "complete")], 1.0);
+    limited("max_executions", 0.0);
     replayed(&proxy.send(&request), &first);
     assert_eq!(upstream.executions(), 2);
 }

@@ -13,7 +13,7 @@ use crate::{
         buffered::Buffered,
         forward::{forward_whole, take_request},
     },
-    store::{Bound, StoreError, clock::Clock as _},
+    store::{Bound, Runs, StoreError, clock::Clock as _},
     telemetry::metrics::{Limit, Outcome},
 };
 
@@ -27,6 +27,8 @@ pub(super) struct Known {
     record: Option<Arc<Record>>,
     /// A call that runs, or one that the store may be about to allow.
     flight: Option<Arc<Flight>>,
+    /// Whether others here wait for a call on another proxy, which the store has told them of.
+    elsewhere: bool,
 }
 
 /// What this proxy has to say to a request without the store.
@@ -44,10 +46,12 @@ impl Visit<'_> {
         if self.policy().on_store_failure == OnStoreFailure::Reject {
             return Known::default();
         }
-        let flights = &self.worker.proxy.flights;
+        let (flights, records) = (&self.worker.proxy.flights, &self.worker.proxy.records);
         Known {
-            record: flights.unsaved().find(&self.id),
+            elsewhere: records.awaited(&self.id),
+            // The flight first: what comes of it is entered before it lands.
             flight: flights.of(&self.id),
+            record: flights.unsaved().find(&self.id),
         }
     }
 
@@ -106,6 +110,10 @@ impl Visit<'_> {
                 Ok(None) => return Word::Again,
                 Err(_) => {} // the store failed its leader too
             }
+        }
+        if self.known().elsewhere || known.elsewhere {
+            let answer = self.join_elsewhere(parts, Runs::Surely).await;
+            return Word::Answer(Box::new(answer.unwrap_or_else(|| self.in_flight())));
         }
         let Some(record) = self.known().record.or_else(|| known.record.clone()) else {
             return Word::None;
