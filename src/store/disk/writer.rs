@@ -327,6 +327,8 @@ impl Writer {
         self.house = committed.house;
         let used = database.used_bytes()?;
         self.shared.show(&mut committed, used);
+        // A commit that was said to have failed may have taken effect: what it removed is to be forgotten here too.
+        self.shared.cache.clear();
         self.doubts.clear();
         Ok(database)
     }
