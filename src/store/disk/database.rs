@@ -214,11 +214,9 @@ impl Database {
             #[cfg(test)]
             faults: super::faults::Faults::default(),
         };
-        if how == Open::Again {
-            // What is in the log may have been read from memory, after an error that the disk told only once: it is written
-            // again, to where it belongs, and only then believed.
-            database.checkpoint()?;
-        }
+        // What is in the log may have been read from memory, after an error that the disk told only once, and maybe to a process before this one:
+        // it is written again, to where it belongs, and only then believed.
+        database.checkpoint()?;
         // The first write makes sure that the log is there, and that it can be written.
         database.begin()?;
         database
