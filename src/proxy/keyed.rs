@@ -288,7 +288,15 @@ impl Visit<'_> {
                     return answer;
                 }
             }
-            match proxy.flights.board(self.id, &self.fingerprint) {
+            let boarding = proxy.flights.board(self.id, &self.fingerprint);
+            // A store that was away may give a claim whose call has ended here, before that could be saved.
+            if matches!(boarding, Boarding::Lead(_))
+                && let Some(found) = self.ended_here()
+            {
+                drop(boarding);
+                return self.found(&found, parts).await;
+            }
+            match boarding {
                 Boarding::Lead(seat) => match self.lead(seat, parts).await {
                     Led::Claimed(start) => return self.execute(start, parts, buffered).await,
                     Led::Answered(answer) => return *answer,

@@ -6,7 +6,12 @@ use http::{HeaderValue, header::TRAILER, request::Parts};
 
 use super::Visit;
 use crate::{
-    core::{policy::OnStoreFailure, problem::Problem, record::Record, transition},
+    core::{
+        policy::OnStoreFailure,
+        problem::Problem,
+        record::Record,
+        transition::{self, Found},
+    },
     flight::Flight,
     proxy::{
         answer::{Answer, mark},
@@ -53,6 +58,14 @@ impl Visit<'_> {
             flight: flights.of(&self.id),
             record: flights.unsaved().find(&self.id),
         }
+    }
+
+    /// What came of a call that has ended on this proxy, and whose record the store has not taken yet.
+    pub(super) fn ended_here(&self) -> Option<Found> {
+        let record = self.worker.proxy.flights.unsaved().find(&self.id)?;
+        let now = self.worker.proxy.clock.now();
+        let found = transition::look(Some(&record), &self.ask(), now);
+        found.filter(|found| !matches!(found, Found::InFlight { .. }))
     }
 
     /// Refuses the request, or forwards it without its key's protection, as `on_store_failure` has it. A store that is full has
