@@ -133,7 +133,9 @@ fn made() -> String {
         text.push_str("| key | default | takes | meaning | environment | change |\n|---|---|---|---|---|---|\n");
         for key in keys {
             let usual = key.meaning_is_default() || (section, key.name) == ("store.redis", "url");
-            let default = if key.shown || !shown && usual {
+            let default = if let Some(default) = unlike_the_example(section, key.name) {
+                default.to_owned()
+            } else if key.shown || !shown && usual {
                 format!("`{}`", cell(key.value))
             } else {
                 format!("none; e.g. `{}`", cell(key.value))
@@ -161,6 +163,16 @@ fn made() -> String {
         }
     }
     text
+}
+
+/// The default where the example shows something else, for a route and a second upstream have to be made up.
+fn unlike_the_example(section: &str, key: &str) -> Option<&'static str> {
+    match (section, key) {
+        ("route", "name" | "methods" | "path") => Some("none: required"),
+        ("route", "key") => Some("that of `[policy]`"),
+        ("upstreams.billing", "url") => Some("`\"http://127.0.0.1:3000\"`"),
+        _ => None,
+    }
 }
 
 impl Key<'_> {
