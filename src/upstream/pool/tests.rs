@@ -1,6 +1,7 @@
 //! How long connections are kept, with a clock that can be moved, and what makes one unfit for another request.
 
 mod buffers;
+mod leave;
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,7 +19,7 @@ use http_body_util::BodyExt as _;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::{telemetry::metrics::Metrics, upstream::Moment};
+use crate::telemetry::metrics::Metrics;
 
 /// A server that answers every request with 200; the number of its connections.
 fn serving() -> (u16, Arc<AtomicUsize>) {
@@ -53,9 +54,15 @@ fn pool_with(host: &str, port: u16, tracker: TaskTracker) -> Pool {
 
 /// One whose upstream has so long to answer, and to take each piece of what is left of a request that it has answered.
 fn pool_within(response_timeout: &str, host: &str, port: u16, tracker: TaskTracker) -> Pool {
-    let text = format!(
-        "[upstream]\nurl = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\nresponse_timeout = \"{response_timeout}\"\nmax_idle_connections = 300\n"
+    let settings = format!(
+        "url = \"http://{host}:{port}\"\nidle_timeout = \"1h\"\nresponse_timeout = \"{response_timeout}\"\nmax_idle_connections = 300\n"
     );
+    pool_of(&settings, tracker)
+}
+
+/// One whose upstream is configured so.
+fn pool_of(settings: &str, tracker: TaskTracker) -> Pool {
+    let text = format!("[upstream]\n{settings}");
     let loaded = config::parse("test", &text, []).loaded().unwrap();
     let upstream = loaded.config.upstreams[0].clone();
     let origin = Origin::new(upstream, Metrics::new(&[])).unwrap();
@@ -275,35 +282,6 @@ async fn the_rest_of_a_request_is_not_offered_for_ever() {
 async fn nothing_more_goes_to_an_upstream_that_has_said_it_closes() {
     let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     assert!(read_late(closing).await < LONG);
-}
-
-#[tokio::test]
-async fn a_request_whose_leave_is_over_when_its_turn_comes_is_not_sent() {
-    let (asked, questions) = mpsc::channel();
-    let (port, _, _told) = scripted(move |mut stream, _| {
-        while read_head(&mut stream).is_some() {
-            asked.send(()).unwrap();
-            stream.write_all(OK).unwrap();
-        }
-    });
-    let pool = pool("127.0.0.1", port);
-    ask(&pool).await;
-    let leave = Leave::new(Moment::now(), Duration::from_mins(1));
-    answered(pool.send_within(get(), Instant::now(), leave)).await;
-    // A connection stands, and the leave ends between the request's beginning and its turn.
-    let leave = Leave::new(Moment::now(), Duration::from_millis(300));
-    let mut call = pool.send_within(get(), Instant::now(), leave.clone());
-    let begun = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
-    assert!(begun.is_pending());
-    while !leave.is_over() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let failure = call.await.expect_err("it was not sent");
-    assert!(
-        matches!(&failure, SendFailure::NotSent(why) if why.is_without_leave()),
-        "{failure:?}"
-    );
-    assert_eq!(questions.try_iter().count(), 2);
 }
 
 #[tokio::test]
