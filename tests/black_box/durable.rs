@@ -357,6 +357,61 @@ fn a_database_that_is_taken_away_is_missed_and_found_again() {
     assert_eq!(proxy.send(&running).execution(), 2);
 }
 
+/// A volume whose database is taken away for longer than the lease of a call that runs, and after which a claim that has lapsed is free.
+struct Outage {
+    volume: Volume,
+    proxy: Proxy,
+}
+
+impl Outage {
+    fn new(upstream: &Upstream, more: &str) -> Self {
+        let volume = Volume::new();
+        let settings = "policy.lease = '2s'\npolicy.unknown_outcome = 'release'\n";
+        let proxy = volume.serve(upstream, &format!("{settings}{more}"));
+        Self { volume, proxy }
+    }
+
+    fn away(&self) -> PathBuf {
+        self.volume.folder.path().join("away")
+    }
+
+    fn begins(&self) {
+        fs::rename(self.volume.path(), self.away()).expect("it is moved");
+        self.proxy.await_metric("idem_proxy_store_up", &[], 0.0);
+    }
+
+    /// Behind the lease of what ran when it began; `retry` is made again and again until the store works, and a little longer.
+    fn ends(&self, retry: impl Fn()) {
+        sleep_ms(2500);
+        retry();
+        fs::rename(self.away(), self.volume.path()).expect("it is moved back");
+        eventually("it works again", || {
+            retry();
+            self.proxy.metrics().sum("idem_proxy_store_up", &[]) > 0.0
+        });
+        retry();
+    }
+}
+
+#[test]
+fn an_answer_that_could_not_be_saved_before_its_lease_was_over_is_not_made_again() {
+    let upstream = Upstream::start();
+    let outage = Outage::new(&upstream, "");
+    let (proxy, request) = (&outage.proxy, Request::order(&key()));
+    let gate = upstream.hold(Step::default());
+    let mut client = proxy.begin(&request);
+    gate.arrived();
+    outage.begins();
+    gate.open();
+    let first = client.answer();
+    assert_eq!(first.status, 201, "{first}");
+    outage.ends(|| replayed(&proxy.send(&request), &first));
+    let settled = "idem_proxy_records_settled_total";
+    proxy.await_metric(settled, &[("as", "complete")], 1.0);
+    replayed(&proxy.send(&request), &first);
+    assert_eq!(upstream.executions(), 1);
+}
+
 #[test]
 fn a_disk_without_room_refuses_and_goes_on_when_there_is_some() {
     let (upstream, volume) = (Upstream::start(), Volume::new());
