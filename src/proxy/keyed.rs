@@ -289,9 +289,9 @@ impl Visit<'_> {
                 }
             }
             let boarding = proxy.flights.board(self.id, &self.fingerprint);
-            // A store that was away may give a claim whose call has ended here, before that could be saved.
+            // A store that was away may give a claim whose call has ended here, before that could be saved, or goes on here.
             if matches!(boarding, Boarding::Lead(_))
-                && let Some(found) = self.ended_here()
+                && let Some(found) = self.unsaved()
             {
                 drop(boarding);
                 return self.found(&found, parts).await;

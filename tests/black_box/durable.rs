@@ -11,7 +11,8 @@ use std::{
 use tempfile::TempDir;
 
 use crate::common::{
-    Proxy, Request, Step, Upstream, eventually, executed, key, problem, replayed, reply, sleep_ms,
+    Gate, Proxy, Request, Step, Upstream, eventually, executed, key, problem, replayed, reply,
+    sleep_ms,
 };
 
 /// A folder for a store, and the settings that choose it.
@@ -410,6 +411,26 @@ fn an_answer_that_could_not_be_saved_before_its_lease_was_over_is_not_made_again
     proxy.await_metric(settled, &[("as", "complete")], 1.0);
     replayed(&proxy.send(&request), &first);
     assert_eq!(upstream.executions(), 1);
+}
+
+#[test]
+fn a_call_whose_answer_still_comes_when_its_lease_is_over_is_not_made_again() {
+    let upstream = Upstream::start();
+    let outage = Outage::new(&upstream, "policy.max_response_body = '1KiB'");
+    let (proxy, request) = (&outage.proxy, Request::order(&key()));
+    // Too large to be held, and its end, which is still to come, releases the key.
+    let rest = Gate::new();
+    upstream.then(reply(500).halted(&"x".repeat(2000), &rest, "end"));
+    let mut client = proxy.begin(&request);
+    rest.arrived();
+    problem(&proxy.send(&request), "in-flight");
+    outage.begins();
+    outage.ends(|| drop(problem(&proxy.send(&request), "in-flight")));
+    assert_eq!(upstream.executions(), 1);
+    rest.open();
+    assert_eq!(client.answer().status, 500);
+    eventually("its key is free", || proxy.send(&request).status == 201);
+    assert_eq!(upstream.executions(), 2);
 }
 
 #[test]

@@ -60,12 +60,12 @@ impl Visit<'_> {
         }
     }
 
-    /// What came of a call that has ended on this proxy, and whose record the store has not taken yet.
-    pub(super) fn ended_here(&self) -> Option<Found> {
+    /// What this proxy alone knows of a call of its own: that it goes on behind its flight, or what it ended in, which the store has not
+    /// taken yet.
+    pub(super) fn unsaved(&self) -> Option<Found> {
         let record = self.worker.proxy.flights.unsaved().find(&self.id)?;
         let now = self.worker.proxy.clock.now();
-        let found = transition::look(Some(&record), &self.ask(), now);
-        found.filter(|found| !matches!(found, Found::InFlight { .. }))
+        transition::look(Some(&record), &self.ask(), now)
     }
 
     /// Refuses the request, or forwards it without its key's protection, as `on_store_failure` has it. A store that is full has
