@@ -162,3 +162,6 @@ impl Visit<'_> {
         answer.of(self.record())
     }
 }
+
+#[cfg(test)]
+mod tests;
