@@ -2,7 +2,7 @@
 
 use crate::common::{
     Gate, Proxy, Redis, Request, Step, Upstream, eventually, executed, key, marker, problem,
-    replayed, reply, sleep_ms, unprotected,
+    replayed, reply, unprotected,
 };
 
 fn settings(redis: &Redis, more: &str) -> String {
@@ -115,8 +115,7 @@ fn who_joined_a_call_elsewhere_never_runs_when_the_store_fails_meanwhile() {
 #[test]
 fn who_comes_while_others_wait_for_a_call_elsewhere_never_runs_either() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
-    let more = "policy.wait_timeout = '5s'";
-    let [one, other] = [(); 2].map(|()| Proxy::with(&upstream, &settings(&redis, more)));
+    let [one, other] = [(); 2].map(|()| Proxy::with(&upstream, &settings(&redis, "")));
     let (request, gate) = (Request::order(&key()), Gate::new());
     upstream.then(Step::from(reply(201)).behind(&gate));
     let mut leader = one.begin(&request);
@@ -124,14 +123,19 @@ fn who_comes_while_others_wait_for_a_call_elsewhere_never_runs_either() {
     let mut joiner = other.begin(&request);
     other.await_metric("idem_proxy_waiters", &[], 1.0);
     redis.freeze();
-    // So long that nothing which the store has said is believed any more.
-    sleep_ms(3500);
-    problem(&other.send(&request), "in-flight");
-    problem(&joiner.answer(), "in-flight");
+    eventually("nothing that the store has said is believed", || {
+        other.log().contains("Redis cannot be used")
+    });
+    let mut late = other.begin(&request);
+    other.await_metric("idem_proxy_waiters", &[], 2.0);
     gate.open();
     assert_eq!(leader.answer().status, 201);
-    assert_eq!(upstream.executions(), 1);
     redis.thaw();
+    for joined in [&mut joiner, &mut late] {
+        let answer = joined.answer();
+        assert_eq!((answer.status, answer.execution()), (201, 1), "{answer}");
+    }
+    assert_eq!(upstream.executions(), 1);
 }
 
 #[test]
