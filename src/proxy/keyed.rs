@@ -3,6 +3,7 @@
 
 mod elsewhere;
 mod join;
+mod lead;
 mod unprotected;
 
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use http::{Request, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use tokio::{sync::oneshot, time::Instant};
 
+use self::lead::Led;
+pub(super) use self::lead::Start;
 use super::{
     Place, Refusal, Rest, Worker,
     answer::{self, Answer},
@@ -19,7 +22,6 @@ use super::{
     departure::LeftAs,
     execute::{Execution, First},
     read_away, replay_auth,
-    traced::failed,
 };
 use crate::{
     core::{
@@ -33,11 +35,10 @@ use crate::{
         time::Timestamp,
         transition::{Ask, Found},
     },
-    flight::{Boarding, Landing, Seat},
-    limit::Permit,
-    store::{Begin, Runs, StoreError, Stores},
-    telemetry::metrics::{Limit, Outcome, RouteMetrics, StoreOp, StoreResult},
-    upstream::{Leave, Moment, Received},
+    flight::Boarding,
+    store::{Runs, Stores},
+    telemetry::metrics::{Outcome, RouteMetrics},
+    upstream::Received,
 };
 
 /// A keyed request: where it came, and what names it there.
@@ -378,59 +379,6 @@ impl Visit<'_> {
         self.problem(&Problem::KeyReused, Outcome::Mismatch)
     }
 
-    /// Asks for the claim. Until the flight runs or lands, whoever boards it waits.
-    ///
-    /// Dropping the future while the store is asked drops the seat: those who joined look again.
-    async fn lead(&self, seat: Seat, parts: &Parts) -> Led {
-        let proxy = &self.worker.proxy;
-        let Some(permit) = proxy.executions.take(1) else {
-            proxy.metrics.limit_refused(Limit::MaxExecutions);
-            seat.land(Landing::Failed(Problem::Overloaded));
-            return Led::answered(self.problem(&Problem::Overloaded, Outcome::Overloaded));
-        };
-        let begun = self.place.traced.map(|_| Instant::now());
-        // The claim's lease counts from when the store gave it, which is later.
-        let asked = Moment::now();
-        let done = proxy.records.begin(&self.id, &self.ask()).await;
-        if let (Some(traced), Some(begun)) = (self.place.traced, begun) {
-            let result = done
-                .as_ref()
-                .map_or_else(|why| failed(*why), |_| StoreResult::Ok);
-            traced.store(self.worker, StoreOp::Begin, result, begun);
-        }
-        match done {
-            Ok(Begin::Claimed(claim)) => {
-                if let Some(traced) = self.place.traced {
-                    seat.traced(traced.span());
-                }
-                seat.running();
-                Led::Claimed(Start {
-                    claim,
-                    seat,
-                    permit,
-                    leave: Leave::new(asked, self.policy().terms.lease),
-                })
-            }
-            Ok(Begin::Found(found)) => {
-                drop(permit); // nothing is executed
-                // Who joined looks too, or waits for itself: with its own patience, and for its own request.
-                if matches!(found, Found::InFlight { .. })
-                    && self.policy().in_flight == InFlight::Wait
-                {
-                    seat.land(Landing::Elsewhere);
-                    return Led::Elsewhere;
-                }
-                seat.land(Landing::NotStarted);
-                Led::answered(self.found(&found, parts).await)
-            }
-            Err(error) => {
-                // Each who joined would ask for itself else, one after the other, for as long as the store takes to fail.
-                seat.land(Landing::StoreFailed(error));
-                Led::Failed(error)
-            }
-        }
-    }
-
     /// Starts the execution, which takes over the request, and runs it until it has a word for this client, but only for `response_timeout`.
     ///
     /// Dropping the future changes nothing: the execution goes on without it.
@@ -477,29 +425,4 @@ impl Visit<'_> {
         self.worker
             .refused(self.policy(), &refusal, Some(self.record()))
     }
-}
-
-/// What leading a flight came to.
-enum Led {
-    Claimed(Start),
-    Answered(Box<Answer>),
-    /// The same request runs on another proxy, and is waited for.
-    Elsewhere,
-    /// The store did not say: nothing was claimed.
-    Failed(StoreError),
-}
-
-impl Led {
-    fn answered(answer: Answer) -> Self {
-        Self::Answered(Box::new(answer))
-    }
-}
-
-/// All that an execution needs to be allowed.
-pub(super) struct Start {
-    pub(super) claim: crate::store::Claim,
-    pub(super) seat: Seat,
-    pub(super) permit: Permit,
-    /// For as long as the claim is surely held.
-    pub(super) leave: Leave,
 }
