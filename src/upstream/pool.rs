@@ -5,6 +5,7 @@
 //! A connection to a name ends after about five minutes, so that a name which leads elsewhere is followed.
 
 mod call;
+mod streams;
 
 use std::{
     sync::{
@@ -15,10 +16,7 @@ use std::{
 };
 
 use http::{Request, Response, request};
-use hyper::{
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
@@ -28,18 +26,19 @@ use tokio::{
 
 pub use self::call::Call;
 pub(crate) use self::call::take_request;
-use self::call::{Exchange, Way};
+use self::{
+    call::{Exchange, Way},
+    streams::{Kept, Room, answered_on},
+};
 use super::{
-    MaybeSent, NotSent, OutgoingBody, SendFailure, UpstreamBody,
+    NotSent, OutgoingBody, SendFailure, UpstreamBody,
     addresses::lifetime,
     connect::{Connected, Speaks, Unreached, Want, connect},
-    framing::judge,
     heads::{MAX_HEAD_BYTES, Turn, Watching},
     http1::Connection,
     leave::Leave,
     multiplexed::{MAX_CONNECTIONS, Multiplexed, Stream, to_http1, to_http2},
     origin::Origin,
-    received::Received,
     sent::Used,
 };
 use crate::{config, core::added::Added, tasks::Tasks, timers::Timers};
@@ -73,30 +72,11 @@ struct Idle {
     ends: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct Kept {
-    connection: Arc<Multiplexed>,
-    ends: Option<Instant>,
-    /// When a request was seen on it last.
-    used: Instant,
-}
-
 /// What a request can be sent on.
 #[derive(Debug)]
 enum Line {
     Http1(Box<Connection>),
     Http2(Stream, Used),
-}
-
-/// Whether there is room for a request on HTTP/2 connections.
-#[derive(Debug)]
-enum Room {
-    /// On this one.
-    Here(Stream),
-    /// On one more, which may be made.
-    ForAnother,
-    /// When a request ends, a connection does, or an upstream allows more.
-    None,
 }
 
 fn is_over(ends: Option<Instant>, now: Instant) -> bool {
@@ -398,43 +378,6 @@ impl Pool {
         }
     }
 
-    /// A place on a connection that stands, once there is one; `None`: a further connection may be made.
-    async fn place(&self) -> Option<Stream> {
-        loop {
-            // Made before it is looked: no word after that is missed.
-            let freed = self.0.room.notified();
-            match self.take_stream() {
-                Room::Here(stream) => return Some(stream),
-                Room::ForAnother => return None,
-                Room::None => freed.await,
-            }
-        }
-    }
-
-    fn take_stream(&self) -> Room {
-        let now = Instant::now();
-        let mut all = self.0.multiplexed.lock();
-        // Those that are too old go on with what is on them, and close behind it.
-        all.retain(|kept| kept.is_good(now));
-        let room_for_another = all.len() < MAX_CONNECTIONS;
-        match all.iter_mut().find(|kept| kept.connection.has_room()) {
-            Some(kept) => {
-                kept.used = now;
-                Room::Here(kept.connection.take())
-            }
-            None if room_for_another => Room::ForAnother,
-            None => Room::None,
-        }
-    }
-
-    /// No further request gets this connection.
-    fn forget(&self, connection: &Arc<Multiplexed>) {
-        let mut all = self.0.multiplexed.lock();
-        all.retain(|kept| !Arc::ptr_eq(&kept.connection, connection));
-        drop(all);
-        self.0.room.notify_waiters();
-    }
-
     // --- fresh connections ---
 
     async fn open(&self, deadline: Instant) -> Result<Line, NotSent> {
@@ -507,22 +450,6 @@ impl Fresh {
             connection,
         })
     }
-}
-
-impl Kept {
-    fn is_good(&self, now: Instant) -> bool {
-        !self.connection.is_closed() && !is_over(self.ends, now)
-    }
-}
-
-fn answered_on(
-    stream: Stream,
-    response: Response<Incoming>,
-) -> Result<Response<UpstreamBody>, SendFailure> {
-    judge(response.status(), response.headers())
-        .map_err(|why| SendFailure::MaybeSent(MaybeSent::not_believed(why)))?;
-    let version = response.version();
-    Ok(response.map(|incoming| UpstreamBody::http2(Received::new(incoming, version), stream)))
 }
 
 /// The most that is read ahead of one HTTP/1 connection, in bytes.
