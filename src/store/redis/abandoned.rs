@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::Inner;
 use crate::core::record::{ClaimToken, RecordId};
 
 /// All of a store's.
@@ -68,6 +69,49 @@ const MOST: usize = 100_000;
 
 /// One that lasts for ever is tried for so long.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
+
+impl Inner {
+    /// Lets go, before the end, of all that nobody holds, within this time: who asks for such a key next would wait for its lease, and be told
+    /// that its outcome is unknown.
+    pub(super) async fn let_go_at_last(&self, within: Duration) {
+        let abandoned = &self.link.abandoned;
+        let all = async {
+            while abandoned.len() > 0 {
+                self.let_go().await;
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        if tokio::time::timeout(within, all).await.is_err() {
+            let claims = abandoned.len();
+            tracing::warn!(
+                claims,
+                "claims that may have been made, and under which nothing ran, could not be let go: their outcomes are unknown once their leases have run out"
+            );
+        }
+    }
+
+    /// Lets claims go that nobody holds: some of them, for whoever does it has other work, and the rest at the next beat.
+    pub(super) async fn let_go(&self) {
+        let began = Instant::now();
+        let mut due = self.link.abandoned.due(LET_GO).into_iter();
+        while began.elapsed() < LET_GO_WITHIN {
+            let Some(one) = due.next() else {
+                return;
+            };
+            if self.release(&one.id, one.token).await.is_err() {
+                self.link.abandoned.again([one]);
+            }
+        }
+        self.link.abandoned.again(due);
+    }
+}
+
+/// So many claims are let go at a beat, and none is begun with later than this.
+const LET_GO: usize = 256;
+const LET_GO_WITHIN: Duration = Duration::from_millis(250);
+
+/// At the end, what is still left is tried again after so long.
+const BETWEEN: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

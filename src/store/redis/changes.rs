@@ -11,9 +11,11 @@ use std::{
     },
 };
 
+use ::redis::{PushInfo, PushKind, Value};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::{Inner, ORIGIN, node::Node};
 use crate::core::record::{Record, RecordId};
 
 /// Every record that somebody waits for.
@@ -118,6 +120,35 @@ impl Drop for Waiting {
         if self.entry.waiters.fetch_sub(1, Relaxed) == 1 {
             entries.remove(&self.id);
         }
+    }
+}
+
+impl Inner {
+    /// What another process, or this one, has published: its kind, who published it, the record.
+    pub(super) fn pushed(&self, node: &Node, push: &PushInfo) {
+        if push.kind == PushKind::Disconnection {
+            node.broken.notify_one();
+            return;
+        }
+        let (PushKind::Message, Some(Value::BulkString(message))) = (&push.kind, push.data.get(1))
+        else {
+            return;
+        };
+        let Some((kind, rest)) = message.split_first() else {
+            return;
+        };
+        let Some((origin, id)) = rest.split_at_checked(ORIGIN) else {
+            return;
+        };
+        let Ok(id) = <[u8; 32]>::try_from(id) else {
+            return;
+        };
+        let id = RecordId::from_bytes(id);
+        // What this process settled, it has put into its cache itself.
+        if *kind == b'p' || origin != self.origin {
+            self.cache.written(id, None);
+        }
+        self.changes.wake(&id);
     }
 }
 

@@ -3,10 +3,10 @@
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use ::redis::{PushInfo, PushKind, RedisError, Value, aio::MultiplexedConnection, cmd};
+use ::redis::{PushInfo, RedisError, Value, aio::MultiplexedConnection, cmd};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -453,78 +453,11 @@ fn says_master(role: Option<&Value>) -> bool {
     }
 }
 
-impl Inner {
-    /// What another process, or this one, has published: its kind, who published it, the record.
-    fn pushed(&self, node: &Node, push: &PushInfo) {
-        if push.kind == PushKind::Disconnection {
-            node.broken.notify_one();
-            return;
-        }
-        let (PushKind::Message, Some(Value::BulkString(message))) = (&push.kind, push.data.get(1))
-        else {
-            return;
-        };
-        let Some((kind, rest)) = message.split_first() else {
-            return;
-        };
-        let Some((origin, id)) = rest.split_at_checked(super::ORIGIN) else {
-            return;
-        };
-        let Ok(id) = <[u8; 32]>::try_from(id) else {
-            return;
-        };
-        let id = RecordId::from_bytes(id);
-        // What this process settled, it has put into its cache itself.
-        if *kind == b'p' || origin != self.origin {
-            self.cache.written(id, None);
-        }
-        self.changes.wake(&id);
-    }
-
-    /// Lets go, before the end, of all that nobody holds, within this time: who asks for such a key next would wait for its lease, and be told
-    /// that its outcome is unknown.
-    pub(super) async fn let_go_at_last(&self, within: Duration) {
-        let abandoned = &self.link.abandoned;
-        let all = async {
-            while abandoned.len() > 0 {
-                self.let_go().await;
-                tokio::time::sleep(LEAST_PAUSE).await;
-            }
-        };
-        if tokio::time::timeout(within, all).await.is_err() {
-            let claims = abandoned.len();
-            tracing::warn!(
-                claims,
-                "claims that may have been made, and under which nothing ran, could not be let go: their outcomes are unknown once their leases have run out"
-            );
-        }
-    }
-
-    /// Lets claims go that nobody holds: some of them, for whoever does it has other work, and the rest at the next beat.
-    pub(super) async fn let_go(&self) {
-        let began = Instant::now();
-        let mut due = self.link.abandoned.due(LET_GO).into_iter();
-        while began.elapsed() < LET_GO_WITHIN {
-            let Some(one) = due.next() else {
-                return;
-            };
-            if self.release(&one.id, one.token).await.is_err() {
-                self.link.abandoned.again([one]);
-            }
-        }
-        self.link.abandoned.again(due);
-    }
-}
-
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the server is asked whether it is there.
 const BEAT: Duration = Duration::from_secs(1);
-
-/// So many claims are let go at a beat, and none is begun with later than this.
-const LET_GO: usize = 256;
-const LET_GO_WITHIN: Duration = Duration::from_millis(250);
 
 /// What sentinels publish is looked into so often at most.
 const AFTER_NEWS: Duration = Duration::from_millis(20);
