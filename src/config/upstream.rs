@@ -8,10 +8,19 @@ use super::{
     tls,
 };
 
-/// Reads one upstream; `[upstream]`'s name is empty.
+/// Reads one upstream; `[upstream]`'s name is empty, and its `url` may be left out.
 pub(super) fn upstream(mut section: Section<'_>, name: &str) -> Option<Upstream> {
     let s = &mut section;
-    let url = s.text("url", "http://127.0.0.1:3000", address::url);
+    let url = if name.is_empty() {
+        s.text("url", "http://127.0.0.1:3000", address::url)
+    } else {
+        // A second upstream at the first one's usual place is a mistake.
+        s.required(
+            "url",
+            "where the upstream is, such as \"http://127.0.0.1:3001\"",
+            address::url,
+        )
+    };
     let protocols = [
         ("auto", Some(Protocol::Auto)),
         ("http1", Some(Protocol::Http1)),

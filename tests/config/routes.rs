@@ -41,6 +41,10 @@ fn each_fault_is_named() {
             ["route[twice].identity.form", "did you mean from?"],
         ),
         (
+            route(twin) + "[upstreams.b]\nprotocol = \"http2\"",
+            ["upstreams.b.url", "missing"],
+        ),
+        (
             route("methods = [\"POST\"]\npath = \"/a\""),
             ["route[0].name", "missing"],
         ),

@@ -168,9 +168,10 @@ fn made() -> String {
 /// The default where the example shows something else, for a route and a second upstream have to be made up.
 fn unlike_the_example(section: &str, key: &str) -> Option<&'static str> {
     match (section, key) {
-        ("route", "name" | "methods" | "path") => Some("none: required"),
+        ("route", "name" | "methods" | "path") | ("upstreams.billing", "url") => {
+            Some("none: required")
+        }
         ("route", "key") => Some("that of `[policy]`"),
-        ("upstreams.billing", "url") => Some("`\"http://127.0.0.1:3000\"`"),
         _ => None,
     }
 }
